@@ -1,0 +1,99 @@
+package policy
+
+import (
+	"maps"
+	"slices"
+)
+
+// Config is what a policy set is compiled against: the names that documents
+// may use and the defaults that hold where no policy says otherwise. A Set
+// keeps a copy; later changes to a Config have no effect on it.
+type Config struct {
+	// AllowEmpty admits a directory without a single policy. Without it such a
+	// directory is refused, since a wrong path would otherwise admit everything.
+	AllowEmpty bool
+	// Classes are the QoS classes, the highest first. Empty means critical,
+	// interactive, standard, batch.
+	Classes []string
+	// DefaultClass holds where no effect names a class. Empty means standard.
+	DefaultClass string
+	// DefaultIsolation is none, tenant or principal. Empty means tenant.
+	DefaultIsolation string
+	// DefaultMaxTokens stands in for a max_tokens that the client left out, for
+	// models without a default of their own. Zero means 4096.
+	DefaultMaxTokens int64
+	// Pools are all pools of the gateway. A pool named by an effect but missing
+	// here is a load error.
+	Pools []Pool
+	// Claims declares the variables principal.claims.<name>, by CEL type: bool,
+	// int, uint, double, string, bytes, duration, timestamp or list(T) of these.
+	Claims map[string]string
+	// Prices by model, for the unit cost. A model that is missing makes a cost
+	// limit fail as an evaluation error: it is never free.
+	Prices map[string]Price
+	// Models holds per-model defaults. A model need not be listed.
+	Models map[string]Model
+	// Labels are the labels that addLabels may name. Nil admits every
+	// well-formed label.
+	Labels []string
+	// Headers are the lower-case names that request.headers can hold. Nil means
+	// unknown, so that no warning is given for reading others.
+	Headers []string
+}
+
+// Pool is a pool of workers as policies see it.
+type Pool struct {
+	Name string
+	// Models that the pool serves, by their exact name.
+	Models []string
+	// Labels are matched by requirePoolLabels.
+	Labels map[string]string
+	// Unsalted lists the operations ("*" for all) for which the pool's engines
+	// share prefix caches and are not known to honour cache_salt. Such a pool is
+	// not permitted when the request's cache is isolated.
+	Unsalted []string
+}
+
+// Price of a model in micro-units of the price table's currency for one
+// million tokens.
+type Price struct {
+	Input, CachedInput, Output int64
+}
+
+// Model holds the defaults of one model.
+type Model struct {
+	// DefaultMaxTokens stands in for a max_tokens that the client left out.
+	// Zero means Config.DefaultMaxTokens.
+	DefaultMaxTokens int64
+}
+
+// clone returns a copy that shares nothing mutable with c, with the documented
+// defaults filled in.
+func (c Config) clone() Config {
+	c.Classes = slices.Clone(c.Classes)
+	if len(c.Classes) == 0 {
+		c.Classes = []string{"critical", "interactive", "standard", "batch"}
+	}
+	if c.DefaultClass == "" {
+		c.DefaultClass = "standard"
+	}
+	if c.DefaultIsolation == "" {
+		c.DefaultIsolation = IsolationTenant
+	}
+	if c.DefaultMaxTokens == 0 {
+		c.DefaultMaxTokens = 4096
+	}
+	c.Pools = slices.Clone(c.Pools)
+	for i := range c.Pools {
+		p := &c.Pools[i]
+		p.Models = slices.Clone(p.Models)
+		p.Labels = maps.Clone(p.Labels)
+		p.Unsalted = slices.Clone(p.Unsalted)
+	}
+	c.Claims = maps.Clone(c.Claims)
+	c.Prices = maps.Clone(c.Prices)
+	c.Models = maps.Clone(c.Models)
+	c.Labels = slices.Clone(c.Labels)
+	c.Headers = slices.Clone(c.Headers)
+	return c
+}
