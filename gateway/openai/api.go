@@ -43,7 +43,9 @@ func (s *Stream) Seen() Flags { panic("BUG: Seen is not there yet") }
 func (s *Stream) ContentDeltas() int64 { panic("BUG: ContentDeltas is not there yet") }
 
 // MapWorkerError rebuilds a worker's error answer.
-func MapWorkerError(status int, body []byte) WorkerError { panic("BUG: MapWorkerError is not there yet") }
+func MapWorkerError(status int, body []byte) WorkerError {
+	panic("BUG: MapWorkerError is not there yet")
+}
 
 // MapStreamError rebuilds an error that a worker sent inside a stream, given
 // the data of its event.
@@ -54,7 +56,9 @@ func AppendError(dst []byte, e ErrorBody) []byte { panic("BUG: AppendError is no
 
 // AppendErrorEvent appends the event that reports an error after the answer
 // has begun, for chat and completions. No [DONE] may follow it.
-func AppendErrorEvent(dst []byte, e ErrorBody) []byte { panic("BUG: AppendErrorEvent is not there yet") }
+func AppendErrorEvent(dst []byte, e ErrorBody) []byte {
+	panic("BUG: AppendErrorEvent is not there yet")
+}
 
 // AppendModels appends the models list to dst, sorted by id.
 func AppendModels(dst []byte, models []Model) []byte { panic("BUG: AppendModels is not there yet") }
