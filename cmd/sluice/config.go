@@ -1,0 +1,284 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Config is the whole configuration file of `sluice serve`, decoded and with defaults filled in. This
+// file alone knows the format: the yaml tags are the keys, docs/configuration.md describes them, and a
+// test keeps the two equal. Nothing changes a Config after LoadConfig has returned it.
+//
+// Every path is absolute, or relative to the working directory, by then: LoadConfig resolves the
+// relative ones against the folder of the configuration file.
+type Config struct {
+	Listen         ListenConfig         `yaml:"listen"`
+	Limits         LimitsConfig         `yaml:"limits"`
+	Tenants        TenantsConfig        `yaml:"tenants"`
+	Policy         PolicyConfig         `yaml:"policy"`
+	CacheIsolation CacheIsolationConfig `yaml:"cacheIsolation"`
+	Models         []ModelConfig        `yaml:"models"`
+	Pools          []PoolConfig         `yaml:"pools"`
+	Health         HealthConfig         `yaml:"health"`
+	Scoring        ScoringConfig        `yaml:"scoring"`
+	Prices         PricesConfig         `yaml:"prices"`
+	Ledger         LedgerConfig         `yaml:"ledger"`
+	Metrics        MetricsConfig        `yaml:"metrics"`
+	TrustedProxies []string             `yaml:"trustedProxies"`
+	Drain          DrainConfig          `yaml:"drain"`
+	Log            LogConfig            `yaml:"log"`
+}
+
+// ListenConfig holds the two listeners. The public one serves clients; the admin one serves /metrics to
+// everyone who reaches it, and /admin and /debug to holders of the admin token.
+type ListenConfig struct {
+	Public PublicListenConfig `yaml:"public"`
+	Admin  AdminListenConfig  `yaml:"admin"`
+}
+
+// PublicListenConfig is the listener for clients.
+type PublicListenConfig struct {
+	Address string    `yaml:"address"` // host:port; port 0 takes a free one
+	TLS     TLSConfig `yaml:"tls"`
+}
+
+// TLSConfig turns on TLS when CertFile and KeyFile are given; one without the other is an error.
+type TLSConfig struct {
+	CertFile   string `yaml:"certFile"` // PEM, leaf first
+	KeyFile    string `yaml:"keyFile"`  // PEM
+	MinVersion string `yaml:"minVersion"`
+}
+
+// Enabled reports whether the listener speaks TLS.
+func (t TLSConfig) Enabled() bool { return t.CertFile != "" && t.KeyFile != "" }
+
+// AdminListenConfig is the operator's listener. Without TokenFile it must be on a loopback address.
+type AdminListenConfig struct {
+	Address   string `yaml:"address"`
+	TokenFile string `yaml:"tokenFile"` // text; surrounding white space is not part of the token
+}
+
+// LimitsConfig bounds what one request or one connection may take. The defaults are those of the HTTP
+// contract. There is no limit on a stream's total duration.
+type LimitsConfig struct {
+	BodyBytes        ByteSize      `yaml:"bodyBytes"`        // request body, as received and decoded
+	HeaderBytes      ByteSize      `yaml:"headerBytes"`      // request line and all headers together
+	QueueWait        time.Duration `yaml:"queueWait"`        // waiting for a worker with room
+	ConnectTimeout   time.Duration `yaml:"connectTimeout"`   // to a worker
+	FirstByteStream  time.Duration `yaml:"firstByteStream"`  // from a worker, streaming
+	FirstByteUnary   time.Duration `yaml:"firstByteUnary"`   // from a worker, not streaming
+	StreamIdle       time.Duration `yaml:"streamIdle"`       // silence of a worker inside a stream
+	ClientWrite      time.Duration `yaml:"clientWrite"`      // a client that does not read
+	IdleConnection   time.Duration `yaml:"idleConnection"`   // a kept client connection without a request
+	ResponseBytes    ByteSize      `yaml:"responseBytes"`    // an answer that does not stream
+	EventBytes       ByteSize      `yaml:"eventBytes"`       // one server-sent event
+	KeepAliveComment time.Duration `yaml:"keepAliveComment"` // between `: keep-alive` comments; 0 = off
+	Retries          int           `yaml:"retries"`          // further workers tried after one failed before its first byte
+}
+
+// TenantsConfig names the file of tenants and their API keys.
+type TenantsConfig struct {
+	File string `yaml:"file"`
+}
+
+// PolicyConfig says where the policies are and which names they may use.
+type PolicyConfig struct {
+	Dir              string            `yaml:"dir"`        // read recursively
+	AllowEmpty       bool              `yaml:"allowEmpty"` // false refuses to start without a policy
+	Headers          []string          `yaml:"headers"`    // request headers that policies may read, lower case
+	Classes          []string          `yaml:"classes"`    // QoS classes, most urgent first
+	DefaultClass     string            `yaml:"defaultClass"`
+	DefaultMaxTokens int64             `yaml:"defaultMaxTokens"` // output limit of a request that names none, for models without their own
+	Claims           map[string]string `yaml:"claims"`           // claim name to CEL type
+}
+
+// CacheIsolationConfig says who shares the workers' prefix caches when no policy says otherwise.
+type CacheIsolationConfig struct {
+	Default string `yaml:"default"` // none, tenant or principal
+	KeyFile string `yaml:"keyFile"` // the file's bytes are the key, 32 or more; the same on every replica
+}
+
+// ModelConfig is one model that clients may name.
+type ModelConfig struct {
+	Name             string   `yaml:"name"`
+	Aliases          []string `yaml:"aliases"`  // further names that clients may use
+	Upstream         string   `yaml:"upstream"` // the workers' name for it; default: Name
+	Family           string   `yaml:"family"`   // what policies see as request.model_family
+	Tokenizer        string   `yaml:"tokenizer"`
+	ContextLength    int64    `yaml:"contextLength"`    // tokens, prompt and output together
+	DefaultMaxTokens int64    `yaml:"defaultMaxTokens"` // 0: policy.defaultMaxTokens, or ContextLength if that is less
+	BytesPerToken    float64  `yaml:"bytesPerToken"`    // for the estimate where there is no exact count
+}
+
+// PoolConfig is a group of workers that serve the same models and that policies can name.
+type PoolConfig struct {
+	Name       string            `yaml:"name"`
+	Models     []string          `yaml:"models"` // names from Config.Models
+	Labels     map[string]string `yaml:"labels"` // for requirePoolLabels of policies
+	APIKeyFile string            `yaml:"apiKeyFile"`
+	Workers    []WorkerConfig    `yaml:"workers"`
+}
+
+// WorkerConfig is one vLLM server.
+type WorkerConfig struct {
+	Name   string `yaml:"name"`   // unique among all pools; it appears in metrics and the ledger
+	URL    string `yaml:"url"`    // http or https, without a path
+	Events string `yaml:"events"` // auto, none, or the ZMQ endpoint tcp://host:port
+	Replay string `yaml:"replay"` // ZMQ endpoint of the replay socket, or empty
+}
+
+// Values of WorkerConfig.Events beside an endpoint.
+const (
+	EventsAuto = "auto" // ask the worker's /kv_event_sources
+	EventsNone = "none" // no cache view: route by load alone
+)
+
+// HealthConfig paces the health checks and the reading of the workers' /metrics.
+type HealthConfig struct {
+	Interval        time.Duration `yaml:"interval"`
+	Timeout         time.Duration `yaml:"timeout"`
+	UnhealthyAfter  int           `yaml:"unhealthyAfter"` // failed checks in a row
+	HealthyAfter    int           `yaml:"healthyAfter"`   // passed checks in a row
+	MetricsInterval time.Duration `yaml:"metricsInterval"`
+}
+
+// ScoringConfig holds what the time-to-first-token predictor starts from; it learns each worker's own
+// values from there.
+type ScoringConfig struct {
+	SpeculativeTTL time.Duration `yaml:"speculativeTTL"` // how long a pick's own blocks count before events confirm them
+}
+
+// PricesConfig names the price table; without one no request has a cost.
+type PricesConfig struct {
+	File string `yaml:"file"`
+}
+
+// LedgerConfig names the SQLite database of the ledger.
+type LedgerConfig struct {
+	Path string `yaml:"path"`
+}
+
+// MetricsConfig bounds the metrics.
+type MetricsConfig struct {
+	Tenants   []string `yaml:"tenants"`   // tenants with series of their own; all others are `other`
+	MaxSeries int      `yaml:"maxSeries"` // hard cap on exported series
+}
+
+// DrainConfig paces the shutdown.
+type DrainConfig struct {
+	Delay    time.Duration `yaml:"delay"`    // not ready, still accepting
+	Deadline time.Duration `yaml:"deadline"` // from the signal to the end of the last request
+}
+
+// LogConfig sets the process's own log.
+type LogConfig struct {
+	Level  string `yaml:"level"`  // debug, info, warn or error
+	Format string `yaml:"format"` // json or text
+}
+
+// DefaultConfig returns the configuration of an empty file. It is not valid by itself: tenants, models
+// and pools have no default.
+func DefaultConfig() Config {
+	return Config{
+		Listen: ListenConfig{
+			Public: PublicListenConfig{Address: "127.0.0.1:8080", TLS: TLSConfig{MinVersion: "1.2"}},
+			Admin:  AdminListenConfig{Address: "127.0.0.1:9090"},
+		},
+		Limits: LimitsConfig{
+			BodyBytes:        32 * MiB,
+			HeaderBytes:      64 * KiB,
+			QueueWait:        30 * time.Second,
+			ConnectTimeout:   2 * time.Second,
+			FirstByteStream:  120 * time.Second,
+			FirstByteUnary:   600 * time.Second,
+			StreamIdle:       60 * time.Second,
+			ClientWrite:      30 * time.Second,
+			IdleConnection:   75 * time.Second,
+			ResponseBytes:    64 * MiB,
+			EventBytes:       16 * MiB,
+			KeepAliveComment: 15 * time.Second,
+			Retries:          2,
+		},
+		Policy: PolicyConfig{
+			Classes:          []string{"critical", "interactive", "standard", "batch"},
+			DefaultClass:     "standard",
+			DefaultMaxTokens: 4096,
+		},
+		CacheIsolation: CacheIsolationConfig{Default: "tenant"},
+		Health: HealthConfig{
+			Interval:        time.Second,
+			Timeout:         time.Second,
+			UnhealthyAfter:  2,
+			HealthyAfter:    1,
+			MetricsInterval: time.Second,
+		},
+		Scoring: ScoringConfig{SpeculativeTTL: 3 * time.Second},
+		Ledger:  LedgerConfig{Path: "sluice.db"},
+		Metrics: MetricsConfig{MaxSeries: 10000},
+		Drain:   DrainConfig{Delay: 5 * time.Second, Deadline: 300 * time.Second},
+		Log:     LogConfig{Level: "info", Format: "json"},
+	}
+}
+
+// setDefaults fills a model before its keys are decoded.
+func (m *ModelConfig) setDefaults() { m.BytesPerToken = 3 }
+
+// setDefaults fills a worker before its keys are decoded.
+func (w *WorkerConfig) setDefaults() { w.Events = EventsAuto }
+
+// complete fills the values whose default is another value of the file.
+func (c *Config) complete() {
+	for i := range c.Models {
+		m := &c.Models[i]
+		if m.Upstream == "" {
+			m.Upstream = m.Name
+		}
+		if m.DefaultMaxTokens == 0 {
+			m.DefaultMaxTokens = max(1, min(c.Policy.DefaultMaxTokens, m.ContextLength))
+		}
+	}
+}
+
+// ByteSize is a number of bytes, written as `512`, `64KiB`, `32MiB` or `1GiB`.
+type ByteSize int64
+
+// Units of ByteSize.
+const (
+	KiB ByteSize = 1 << 10
+	MiB ByteSize = 1 << 20
+	GiB ByteSize = 1 << 30
+)
+
+var byteUnits = [...]struct {
+	suffix string
+	size   ByteSize
+}{{"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}, {"B", 1}, {"", 1}}
+
+// String writes s in the largest unit that divides it.
+func (s ByteSize) String() string {
+	for _, u := range byteUnits {
+		if u.size > 1 && s != 0 && s%u.size == 0 {
+			return strconv.FormatInt(int64(s/u.size), 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(int64(s), 10)
+}
+
+// ParseByteSize reads what ByteSize.String writes. Units of 1000 are refused, since they are so often
+// meant as units of 1024.
+func ParseByteSize(text string) (ByteSize, error) {
+	for _, u := range byteUnits {
+		digits, ok := strings.CutSuffix(text, u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil || n < 0 || n > int64(1<<62/u.size) {
+			break
+		}
+		return ByteSize(n) * u.size, nil
+	}
+	return 0, fmt.Errorf("%q is not a size", text)
+}

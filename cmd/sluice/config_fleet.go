@@ -1,0 +1,141 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// models checks the models and that every name leads to one model.
+func (v *validator) models() {
+	if len(v.cfg.Models) == 0 {
+		v.errorf("models", "is empty, should list at least one model")
+	}
+	owner := make(map[string]string) // by name or alias: the path that claimed it
+	for i := range v.cfg.Models {
+		m := &v.cfg.Models[i]
+		at := fmt.Sprintf("models[%d]", i)
+		v.modelName(at+".name", m.Name, owner)
+		for j, alias := range m.Aliases {
+			v.modelName(fmt.Sprintf("%s.aliases[%d]", at, j), alias, owner)
+		}
+		if m.ContextLength == 0 {
+			v.errorf(at+".contextLength", "is missing, should be the most tokens a prompt and its answer can have together (the worker's --max-model-len)")
+		} else {
+			v.count(at+".contextLength", m.ContextLength, 1, 1<<31-1)
+			v.count(at+".defaultMaxTokens", m.DefaultMaxTokens, 1, max(1, m.ContextLength))
+		}
+		if !(m.BytesPerToken >= 0.1 && m.BytesPerToken <= 100) {
+			v.errorf(at+".bytesPerToken", "is %g, should be between 0.1 and 100", m.BytesPerToken)
+		}
+		if m.Tokenizer == "" {
+			v.warnf(at+".tokenizer", "none: prompts of %q are tokenised by its workers' /tokenize, one call more a request", clip(m.Name))
+		} else if st, err := os.Stat(m.Tokenizer); err == nil && st.IsDir() { // files() reports the rest
+			v.readable(configPath{at + ".tokenizer", new(filepath.Join(m.Tokenizer, "tokenizer.json")), false})
+		}
+		served := slices.ContainsFunc(v.cfg.Pools, func(p PoolConfig) bool { return slices.Contains(p.Models, m.Name) })
+		if !served {
+			v.warnf(at+".name", "no pool serves %q: requests for it are refused", clip(m.Name))
+		}
+	}
+}
+
+// modelName checks a name that clients may use, and claims it.
+func (v *validator) modelName(path, name string, owner map[string]string) {
+	switch {
+	case name == "":
+		v.errorf(path, "is missing, should be the name that clients use")
+		return
+	case utf8.RuneCountInString(name) > maxModelName:
+		v.errorf(path, "has %d characters, should have at most %d", utf8.RuneCountInString(name), maxModelName)
+	case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }):
+		v.errorf(path, "%q holds white space or a character outside printable ASCII", clip(name))
+	}
+	if first, taken := owner[name]; taken {
+		v.errorf(path, "%q is taken by %s; names and aliases of all models are distinct", clip(name), first)
+		return
+	}
+	owner[name] = path
+}
+
+// pools checks the pools and their workers. A worker is in one pool, once: its load is counted there.
+func (v *validator) pools() {
+	if len(v.cfg.Pools) == 0 {
+		v.errorf("pools", "is empty, should list at least one pool of workers")
+	}
+	poolNames, workerNames, urls := make(map[string]string), make(map[string]string), make(map[string]string)
+	for i := range v.cfg.Pools {
+		p := &v.cfg.Pools[i]
+		at := fmt.Sprintf("pools[%d]", i)
+		v.matching(at+".name", p.Name, labelPattern, "lower-case letters, digits and dashes, at most 63")
+		v.claim(at+".name", p.Name, poolNames, "pool names are distinct")
+		v.poolModels(at, p)
+		for key, value := range p.Labels {
+			if key == "" || len(key) > 63 || len(value) > 63 {
+				v.errorf(at+".labels."+key, "a label's key has 1 to 63 characters and its value at most 63")
+			}
+		}
+		if len(p.Workers) == 0 {
+			v.errorf(at+".workers", "is empty, should list at least one worker")
+		}
+		for j := range p.Workers {
+			w := &p.Workers[j]
+			at := fmt.Sprintf("%s.workers[%d]", at, j)
+			v.matching(at+".name", w.Name, workerPattern, "letters, digits, dots, dashes and underscores, at most 63")
+			v.claim(at+".name", w.Name, workerNames, "worker names are distinct across all pools")
+			v.workerURL(at+".url", w.URL)
+			v.claim(at+".url", strings.TrimRight(w.URL, "/"), urls, "a worker is listed once, in one pool, or its load would be counted twice")
+			v.workerEvents(at, w)
+		}
+	}
+}
+
+// claim records an error if value is taken.
+func (v *validator) claim(path, value string, owner map[string]string, rule string) {
+	if value == "" {
+		return
+	}
+	if first, taken := owner[value]; taken {
+		v.errorf(path, "%q is taken by %s; %s", clip(value), first, rule)
+		return
+	}
+	owner[value] = path
+}
+
+func (v *validator) poolModels(at string, p *PoolConfig) {
+	if len(p.Models) == 0 {
+		v.errorf(at+".models", "is empty, should list the models that every worker of the pool serves")
+	}
+	names := make([]string, len(v.cfg.Models))
+	for i := range v.cfg.Models {
+		names[i] = v.cfg.Models[i].Name
+	}
+	for j, name := range p.Models {
+		if !slices.Contains(names, name) {
+			v.errorf(fmt.Sprintf("%s.models[%d]", at, j), "no model is named %q%s", clip(name), suggest(name, names))
+		}
+	}
+	v.unique(at+".models", p.Models)
+}
+
+func (v *validator) workerEvents(at string, w *WorkerConfig) {
+	const replayShould = "a ZMQ endpoint as in tcp://10.0.0.5:5558"
+	switch w.Events {
+	case EventsAuto:
+		if w.Replay != "" {
+			v.errorf(at+".replay", "is given while events is %q, which learns both from the worker; give both endpoints or neither", EventsAuto)
+		}
+	case EventsNone:
+		if w.Replay != "" {
+			v.errorf(at+".replay", "is given while events is %q; there is nothing to replay", EventsNone)
+		}
+	default:
+		v.zmqEndpoint(at+".events", w.Events, `"auto", "none" or a ZMQ endpoint as in tcp://10.0.0.5:5557`)
+		if w.Replay != "" {
+			v.zmqEndpoint(at+".replay", w.Replay, replayShould)
+		}
+	}
+}

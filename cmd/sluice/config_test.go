@@ -1,0 +1,222 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the golden files anew from what the code does")
+
+// golden compares got with the file, or writes the file under -rewrite.
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *rewrite {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v (run with -rewrite to make it)", err)
+	}
+	if got != string(want) {
+		t.Errorf("differs from %s:\n--- got\n%s--- want\n%s", file, got, want)
+	}
+}
+
+func TestBadConfigs(t *testing.T) {
+	files, err := filepath.Glob("testdata/config/bad/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no fixtures: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			_, _, err := LoadConfig(file)
+			if err == nil {
+				t.Fatal("the configuration was accepted")
+			}
+			if _, ok := errors.AsType[*ConfigError](err); !ok {
+				t.Fatalf("got a %T, want a *ConfigError: %v", err, err)
+			}
+			golden(t, strings.TrimSuffix(file, ".yaml")+".err", err.Error()+"\n")
+		})
+	}
+}
+
+func TestLoadConfigFull(t *testing.T) {
+	got, warnings, err := LoadConfig("testdata/config/full.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := func(name string) string { return filepath.Join("testdata/config", name) }
+	want := &Config{
+		Listen: ListenConfig{
+			Public: PublicListenConfig{Address: "0.0.0.0:8443", TLS: TLSConfig{MinVersion: "1.3"}},
+			Admin:  AdminListenConfig{Address: "10.0.0.1:9090", TokenFile: in("admin.token")},
+		},
+		Limits: LimitsConfig{
+			BodyBytes: MiB, HeaderBytes: 16 * KiB, QueueWait: time.Second, ConnectTimeout: 100 * time.Millisecond,
+			FirstByteStream: time.Minute, FirstByteUnary: 2 * time.Minute, StreamIdle: 3 * time.Second,
+			ClientWrite: 4 * time.Second, IdleConnection: 5 * time.Second, ResponseBytes: 2 * MiB, EventBytes: MiB,
+		},
+		Tenants: TenantsConfig{File: in("tenants.yaml")},
+		Policy: PolicyConfig{
+			Dir: in("policies"), AllowEmpty: true, Headers: []string{"x-team"}, Classes: []string{"fast", "slow"},
+			DefaultClass: "slow", DefaultMaxTokens: 100, Claims: map[string]string{"department": "string", "roles": "list(string)"},
+		},
+		CacheIsolation: CacheIsolationConfig{Default: "principal", KeyFile: in("cache.key")},
+		Models: []ModelConfig{
+			{
+				Name: "org/tiny", Aliases: []string{"default", "8"}, Upstream: "tiny", Family: "qwen", Tokenizer: in("tokenizer"),
+				ContextLength: 8192, DefaultMaxTokens: 1024, BytesPerToken: 4,
+			},
+			{Name: "other", Upstream: "other", Tokenizer: in("tokenizer"), ContextLength: 100, DefaultMaxTokens: 100, BytesPerToken: 3},
+		},
+		Pools: []PoolConfig{{
+			Name: "general", Models: []string{"org/tiny", "other"}, Labels: map[string]string{"zone": "eu"}, APIKeyFile: in("admin.token"),
+			Workers: []WorkerConfig{
+				{Name: "w1", URL: "http://127.0.0.1:8101/", Events: "tcp://127.0.0.1:5617", Replay: "tcp://127.0.0.1:5618"},
+				{Name: "w2", URL: "https://[::1]:8102", Events: EventsNone},
+			},
+		}},
+		Health:         HealthConfig{Interval: 2 * time.Second, Timeout: 500 * time.Millisecond, UnhealthyAfter: 3, HealthyAfter: 2, MetricsInterval: 5 * time.Second},
+		Scoring:        ScoringConfig{SpeculativeTTL: time.Second},
+		Prices:         PricesConfig{File: in("prices.yaml")},
+		Ledger:         LedgerConfig{Path: in("ledger.db")},
+		Metrics:        MetricsConfig{Tenants: []string{"acme"}, MaxSeries: 500},
+		TrustedProxies: []string{"10.0.0.0/8", "2001:db8::1"},
+		Drain:          DrainConfig{Delay: time.Second, Deadline: 10 * time.Second},
+		Log:            LogConfig{Level: "debug", Format: "text"},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n%+v\nwant\n%+v", got, want)
+	}
+	if len(warnings) != 1 || warnings[0].Path != "listen.public.address" {
+		t.Errorf("got warnings %v, want the one of clear text on a public address", warnings)
+	}
+}
+
+func TestLoadConfigMinimal(t *testing.T) {
+	got, warnings, err := LoadConfig("testdata/config/minimal.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(warnings) != 0 {
+		t.Errorf("got warnings %v, want none", warnings)
+	}
+	want := DefaultConfig()
+	if !reflect.DeepEqual(got.Limits, want.Limits) || !reflect.DeepEqual(got.Health, want.Health) || got.Listen != want.Listen {
+		t.Errorf("defaults differ: got %+v", got)
+	}
+	if m := got.Models[0]; m.Upstream != "tiny" || m.DefaultMaxTokens != 4096 || m.BytesPerToken != 3 {
+		t.Errorf("model defaults: got %+v", m)
+	}
+	if e := got.Pools[0].Workers[0].Events; e != EventsAuto {
+		t.Errorf("events: got %q, want %q", e, EventsAuto)
+	}
+}
+
+// A default is used again when the key is there without a value, as in `tls: { certFile: }`.
+func TestEmptyValueIsTheDefault(t *testing.T) {
+	data, err := os.ReadFile("testdata/config/minimal.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data = append(data, "limits: { retries: , queueWait: }\nlisten:\n  public: { tls: { certFile: , keyFile: } }\nlog:\n"...)
+	got, _, err := parseConfig("testdata/config/x.yaml", data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Limits.Retries != 2 || got.Limits.QueueWait != 30*time.Second || got.Log.Level != "info" {
+		t.Errorf("got %+v %+v, want the defaults", got.Limits, got.Log)
+	}
+}
+
+func TestMissingConfigFile(t *testing.T) {
+	_, _, err := LoadConfig("testdata/config/none.yaml")
+	if err == nil || err.Error() != "cannot read the configuration: open testdata/config/none.yaml: no such file or directory" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestByteSize(t *testing.T) {
+	f := func(text string, want ByteSize, ok bool) {
+		t.Helper()
+		got, err := ParseByteSize(text)
+		if got != want || (err == nil) != ok {
+			t.Errorf("ParseByteSize(%q) = %d, %v, want %d, ok %v", text, got, err, want, ok)
+		}
+		if ok {
+			if back, err := ParseByteSize(got.String()); err != nil || back != got {
+				t.Errorf("%q is written as %q, which reads as %d, %v", text, got.String(), back, err)
+			}
+		}
+	}
+	f("0", 0, true)
+	f("17", 17, true)
+	f("17B", 17, true)
+	f("64KiB", 64<<10, true)
+	f("32MiB", 32<<20, true)
+	f("3GiB", 3<<30, true)
+	f("1536MiB", 1536<<20, true)
+	f("", 0, false)
+	f("KiB", 0, false)
+	f("-1KiB", 0, false)
+	f("1.5MiB", 0, false)
+	f("32MB", 0, false)
+	f("32 MiB", 0, false)
+	f("9999999999999GiB", 0, false)
+}
+
+func TestReadSecrets(t *testing.T) {
+	if got, err := readSecretText("testdata/config/admin.token"); got != "an-admin-token" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	for _, file := range []string{"empty.token", "words.token", "none.token"} {
+		got, err := readSecretText(filepath.Join("testdata/config", file))
+		if err == nil {
+			t.Errorf("%s: got %q, want an error", file, got)
+		} else if strings.Contains(err.Error(), "two") {
+			t.Errorf("%s: the error quotes the secret: %v", file, err)
+		}
+	}
+	if _, err := readKey("testdata/config/short.key"); err == nil {
+		t.Error("a short key was accepted")
+	}
+}
+
+// FuzzParseConfig: no input makes the decoder panic, and what it accepts is valid.
+func FuzzParseConfig(f *testing.F) {
+	for _, glob := range []string{"testdata/config/*.yaml", "testdata/config/bad/*.yaml"} {
+		files, err := filepath.Glob(glob)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		cfg, _, err := parseConfig("testdata/config/fuzz.yaml", data)
+		if err != nil {
+			if err.Error() == "" {
+				t.Error("an error without a text")
+			}
+			return
+		}
+		if len(cfg.Pools) == 0 || len(cfg.Models) == 0 || cfg.Limits.BodyBytes <= 0 {
+			t.Errorf("accepted %+v", cfg)
+		}
+	})
+}
