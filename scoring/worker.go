@@ -1,0 +1,119 @@
+package scoring
+
+import "time"
+
+// WorkerID names a worker within one Fleet. It is assigned by [Fleet.Add] and
+// never reused, so an old choice can't name a new worker. Zero names none.
+type WorkerID uint32
+
+// WorkerSpec says who a worker is and what it serves.
+type WorkerSpec struct {
+	// Name is unique among the workers of a fleet.
+	Name string
+	// Pool is the group it belongs to; policies permit pools.
+	Pool string
+	// Address is opaque here; [WorkerInfo] hands it back.
+	Address string
+	// Models are the names it answers to. The first one is the base model and
+	// seeds its block keys; the others are aliases of it. At least one.
+	Models []string
+	// Adapters are further names it answers to, each a LoRA adapter on the base
+	// model.
+	Adapters []string
+}
+
+// WorkerInfo is what a caller needs to send a request.
+type WorkerInfo struct {
+	ID      WorkerID
+	Name    string
+	Pool    string
+	Address string
+}
+
+// Load is a worker's own account of its load, from its metrics.
+type Load struct {
+	// Running and Waiting are counts of requests, summed over ranks.
+	Running, Waiting int
+	// KVUsage is the share of cache blocks that running requests hold, 0 to 1.
+	KVUsage float64
+}
+
+// ViewState says how far the view of one rank's cache can be trusted.
+type ViewState uint8
+
+const (
+	// ViewNotReporting: no events come; the cache's content is unknown, which
+	// is not the same as empty.
+	ViewNotReporting ViewState = iota
+	// ViewJoining: the subscription is new and its replay is under way.
+	ViewJoining
+	// ViewLive: every event since the engine started was seen.
+	ViewLive
+	// ViewPartial: what the view says is true, but older blocks may be missing.
+	ViewPartial
+	// ViewRecovering: events were lost and are being asked for again.
+	ViewRecovering
+)
+
+// String returns the state's name as metrics and debug pages show it.
+func (s ViewState) String() string {
+	switch s {
+	case ViewNotReporting:
+		return "not_reporting"
+	case ViewJoining:
+		return "joining"
+	case ViewLive:
+		return "live"
+	case ViewPartial:
+		return "partial"
+	case ViewRecovering:
+		return "recovering"
+	}
+	return "invalid"
+}
+
+// Outcome says how a request ended, as far as its worker is concerned.
+type Outcome uint8
+
+const (
+	// Completed: the answer was relayed to its end.
+	Completed Outcome = iota + 1
+	// ClientGone: the client left; the worker is not to blame.
+	ClientGone
+	// WorkerFailed: the worker failed or dropped the connection.
+	WorkerFailed
+	// NotSent: nothing reached the worker.
+	NotSent
+)
+
+// String returns the outcome's name as metrics and debug pages show it.
+func (o Outcome) String() string {
+	switch o {
+	case Completed:
+		return "completed"
+	case ClientGone:
+		return "client_gone"
+	case WorkerFailed:
+		return "worker_failed"
+	case NotSent:
+		return "not_sent"
+	}
+	return "open"
+}
+
+// Coefficients are what a worker's TTFT prediction is made of.
+//
+//	TTFT = Base + PerKilo*tokens/1000 + PerSeq*seqs*steps + Attention*pairs/1e6
+//
+// docs/0004-scoring.md explains the terms.
+type Coefficients struct {
+	// Base is the part no request escapes: network, engine front end, one step.
+	Base time.Duration
+	// PerKilo is the time to prefill 1,000 uncached tokens.
+	PerKilo time.Duration
+	// PerSeq is what one running sequence adds to a step.
+	PerSeq time.Duration
+	// Attention is the time a prefill takes for each million (new token, token
+	// before it) pairs, the part that grows with the length of the context.
+	Attention time.Duration
+}
