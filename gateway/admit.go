@@ -1,0 +1,345 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/policy"
+	"github.com/sluicegate/sluice/tenancy"
+)
+
+// maxRequestLine bounds the request line.
+const maxRequestLine = 8 << 10
+
+// checkRoute finds the route and judges the method. A nil route without a
+// rejection means the request has been answered.
+func (ex *exchange) checkRoute(ctx *fasthttp.RequestCtx) (*route, *rejection) {
+	h := &ctx.Request.Header
+	ex.method = methodName(h.Method())
+	target := h.RequestURI()
+	if len(target) > maxRequestLine {
+		return nil, &rejection{
+			status: fasthttp.StatusRequestURITooLong, kind: "invalid_request_error", code: "uri_too_long",
+			message: "the request line is longer than 8 KiB", closeConn: true,
+		}
+	}
+	if h.IsConnect() || len(target) == 0 || target[0] == '*' && !h.IsOptions() {
+		rej := invalid("invalid_request", "", "the request target must be a path")
+		rej.closeConn = true
+		return nil, rej
+	}
+	if len(target) == 1 && target[0] == '*' {
+		ex.answerOptions(ctx, "DELETE, GET, HEAD, OPTIONS, POST")
+		return nil, nil
+	}
+	r, d := findRoute(target)
+	ex.dialect = d
+	if r == nil {
+		return nil, notFoundRoute()
+	}
+	ex.route = r
+	switch {
+	case h.IsOptions():
+		ex.answerOptions(ctx, r.allow)
+		return nil, nil
+	case r.get && (h.IsGet() || h.IsHead()), r.post && h.IsPost():
+		return r, nil
+	}
+	ctx.Response.Header.Set("Allow", r.allow)
+	return nil, &rejection{
+		status: fasthttp.StatusMethodNotAllowed, kind: "invalid_request_error", code: "method_not_allowed",
+		message: "this route does not take that method; the Allow header lists those it takes",
+	}
+}
+
+func (ex *exchange) answerOptions(ctx *fasthttp.RequestCtx, allow string) {
+	ctx.Response.Header.Set("Allow", allow)
+	ctx.Response.SetStatusCode(fasthttp.StatusNoContent)
+	ex.finish(ending{outcome: tenancy.OutcomeCompleted, status: fasthttp.StatusNoContent})
+}
+
+// methodName is the method as a word of a fixed list, fit for a label.
+func methodName(m []byte) string {
+	for _, name := range [...]string{"POST", "GET", "HEAD", "OPTIONS", "DELETE", "PUT", "PATCH"} {
+		if string(m) == name {
+			return name
+		}
+	}
+	return "other"
+}
+
+// identify finds out who is calling. All ways to fail look the same to the
+// client.
+func (ex *exchange) identify(ctx *fasthttp.RequestCtx) *rejection {
+	cred, reason := credential(&ctx.Request.Header)
+	if reason != "" {
+		ex.g.parts.Meter.AuthFailed(reason)
+		return unauthorized()
+	}
+	p, err := ex.st.Identifier.Identify(cred, ex.start)
+	if err != nil {
+		ex.g.parts.Meter.AuthFailed(authReason(err))
+		return unauthorized()
+	}
+	ex.principal = p
+	if p.Tenant.Disabled {
+		return &rejection{
+			status: fasthttp.StatusForbidden, kind: "permission_error", code: "tenant_disabled",
+			message: "this tenant is disabled", outcome: tenancy.OutcomeDenied,
+		}
+	}
+	return nil
+}
+
+// authReason is the metric's word for a failed identification. Errors of an
+// Identifier may bring their own, from a fixed list.
+func authReason(err error) string {
+	var r interface{ AuthReason() string }
+	if errors.As(err, &r) {
+		return r.AuthReason()
+	}
+	return "unknown"
+}
+
+// checkMedia judges content type and coding before the body is looked at.
+func (ex *exchange) checkMedia(ctx *fasthttp.RequestCtx) *rejection {
+	h := &ctx.Request.Header
+	ex.bodyBytes = len(ctx.Request.Body())
+	media, params, _ := bytes.Cut(h.ContentType(), []byte(";"))
+	if !bytes.EqualFold(bytes.TrimSpace(media), []byte("application/json")) || !utf8Charset(params) {
+		return &rejection{
+			status: fasthttp.StatusUnsupportedMediaType, kind: "invalid_request_error", code: "unsupported_media_type",
+			message: "the body must be JSON in UTF-8: send Content-Type: application/json", outcome: tenancy.OutcomeRejected,
+		}
+	}
+	if coding := h.Peek("Content-Encoding"); len(coding) > 0 && !bytes.EqualFold(coding, []byte("identity")) {
+		ctx.Response.Header.Set("Accept-Encoding", "identity")
+		return &rejection{
+			status: fasthttp.StatusUnsupportedMediaType, kind: "invalid_request_error", code: "unsupported_media_type",
+			message: "the body must not be compressed: send it without Content-Encoding", outcome: tenancy.OutcomeRejected,
+		}
+	}
+	return nil
+}
+
+// utf8Charset reports whether media type parameters leave the text as UTF-8.
+func utf8Charset(params []byte) bool {
+	for p := range bytes.SplitSeq(params, []byte(";")) {
+		name, value, _ := bytes.Cut(bytes.TrimSpace(p), []byte("="))
+		if bytes.EqualFold(name, []byte("charset")) && !bytes.EqualFold(bytes.Trim(value, `"`), []byte("utf-8")) {
+			return false
+		}
+	}
+	return true
+}
+
+// scan reads the body once and finds the model.
+func (ex *exchange) scan(ctx *fasthttp.RequestCtx) *rejection {
+	ex.phase = tenancy.PhaseQueue
+	ex.req = acquireRequest()
+	if err := openai.Scan(ex.req, ex.route.op, ctx.Request.Body()); err != nil {
+		var e *openai.Error
+		if !errors.As(err, &e) {
+			return internal(err)
+		}
+		rej := invalid(e.Code, e.Param, e.Message)
+		rej.status = e.Status
+		return rej
+	}
+	ex.requested = string(ex.req.Model)
+	ex.model = ex.st.Models.find(ex.requested, ex.principal.Tenant)
+	if ex.model == nil {
+		return modelNotFound()
+	}
+	ex.body = ctx.Request.Body()
+	return nil
+}
+
+// decide puts the request to the policies.
+func (ex *exchange) decide(ctx *fasthttp.RequestCtx) *rejection {
+	labels, rej := ex.declaredLabels(&ctx.Request.Header)
+	if rej != nil {
+		return rej
+	}
+	ex.fillInput(ctx, labels)
+	if err := ex.input.Validate(); err != nil {
+		rej := invalid("invalid_request", "", err.Error())
+		var ie *policy.InputError
+		if errors.As(err, &ie) && ie.Identity {
+			rej.status, rej.kind, rej.code, rej.outcome = fasthttp.StatusForbidden, "permission_error", "policy_denied", tenancy.OutcomeDenied
+		}
+		return rej
+	}
+	ex.decision = ex.st.Policies.Decide(ex.ctx, &ex.input)
+	if !ex.decision.Allow {
+		return ex.denied()
+	}
+	return nil
+}
+
+// fillInput sets what policies see of the request.
+func (ex *exchange) fillInput(ctx *fasthttp.RequestCtx, labels []string) {
+	p, t := ex.principal, ex.principal.Tenant
+	in := &ex.input
+	in.Now, in.DeclaredLabels, in.Lazy = ex.start, labels, (*lazyInput)(ex)
+	in.Principal = policy.PrincipalInput{
+		Kind: p.Kind, ID: p.ID, Subject: p.Subject, Issuer: p.Issuer,
+		Groups: p.Groups, Scopes: p.Scopes, Claims: p.Claims,
+	}
+	if p.KeyID != "" {
+		in.Principal.KeyID = &p.KeyID
+	}
+	in.Tenant = policy.TenantInput{ID: t.ID, Team: t.Team, Tier: t.Tier, Labels: t.Labels}
+	r := &in.Request
+	r.Operation, r.Dialect, r.Method, r.Path = ex.route.operation, ex.dialect.String(), ex.method, ex.route.template
+	r.Headers, r.SourceIP, r.N = ex.g.policyHeaders(&ctx.Request.Header), ex.g.sourceIP(ctx), 1
+	if ex.model != nil {
+		r.Model, r.ModelFamily, r.RequestedModel = ex.model.Name, ex.model.Family, ex.requested
+	}
+	q := ex.req
+	if q == nil {
+		return
+	}
+	r.Stream, r.N, r.MaxTokens = q.Stream, q.Choices(), q.MaxTokens
+	r.InputTokensEstimate = int64(ex.estimate())
+	r.BodyBytes, r.MessageCount, r.ImageCount = int64(len(ex.body)), int64(q.MessageCount), int64(q.ImageCount)
+	r.Modalities = q.Modalities.AppendNames(nil)
+	for _, name := range q.ToolNames {
+		r.ToolNames = append(r.ToolNames, string(name))
+	}
+	if q.User != nil {
+		user := string(q.User)
+		r.User = &user
+	}
+	if s := ctx.Request.Header.Peek("X-Session-Id"); len(s) > 0 {
+		session := string(s)
+		r.SessionID = &session
+	}
+}
+
+// estimate is the prompt's length in tokens where nobody has counted it.
+func (ex *exchange) estimate() int {
+	return max(ex.model.estimate(ex.req.TextBytes, ex.req.ImageCount)+ex.req.TokenIDs, 1)
+}
+
+// inputTokens is the best count of the prompt's tokens there is by now.
+func (ex *exchange) inputTokens() int {
+	if ex.tokensKnown {
+		return len(ex.tokens)
+	}
+	return ex.estimate()
+}
+
+// tokenise finds the prompt's token ids, once.
+func (ex *exchange) tokenise(ctx context.Context) {
+	if ex.tokensTried {
+		return
+	}
+	ex.tokensTried = true
+	ids, err := ex.g.parts.Tokenizer.Append(ctx, ex.tokens[:0], ex.model, ex.route.op, ex.body)
+	if err == nil && len(ids) > 0 {
+		ex.tokens, ex.tokensKnown = ids, true
+	}
+}
+
+// lazyInput computes on first use what is too dear to compute for every
+// request.
+type lazyInput exchange
+
+// InputTokens implements policy.Lazy.
+func (l *lazyInput) InputTokens(ctx context.Context) (int64, bool, error) {
+	ex := (*exchange)(l)
+	if ex.req == nil {
+		return 0, true, nil
+	}
+	ex.tokenise(ctx)
+	return int64(ex.inputTokens()), ex.tokensKnown, nil
+}
+
+// Content implements policy.Lazy.
+func (l *lazyInput) Content(ctx context.Context) (policy.Content, error) {
+	ex := (*exchange)(l)
+	if ex.req == nil {
+		return policy.Content{ScanStatus: "complete"}, nil
+	}
+	if ex.g.parts.Classifier == nil {
+		return policy.Content{ScanStatus: "unavailable"}, nil
+	}
+	return ex.g.parts.Classifier.Classify(ctx, ex.route.op, ex.body), nil
+}
+
+// denied turns a decision's denial into an answer.
+func (ex *exchange) denied() *rejection {
+	d := ex.decision
+	rej := &rejection{
+		status: d.Status, kind: "permission_error", code: "policy_denied", message: d.Message, outcome: tenancy.OutcomeDenied,
+	}
+	switch d.Reason {
+	case policy.Invalid:
+		rej.kind, rej.code = "invalid_request_error", "policy_invalid"
+	case policy.ExceedsLimit:
+		rej.kind, rej.code = "invalid_request_error", "request_exceeds_limit"
+	case policy.RateLimited:
+		rej.kind, rej.code, rej.outcome = ex.refusedUnit(), "rate_limit_exceeded", tenancy.OutcomeDenied
+		rej.retryAfter = max(d.RetryAfter, time.Second)
+	case policy.BudgetExhausted:
+		rej.kind, rej.code, rej.outcome = "insufficient_quota", "insufficient_quota", tenancy.OutcomeDenied
+		rej.retryAfter, rej.noRetry = d.RetryAfter, true
+	case policy.LimitStoreUnavailable:
+		rej.kind, rej.code, rej.outcome = "server_error", "unavailable", tenancy.OutcomeRejected
+		rej.retryAfter = 5 * time.Second
+	}
+	return rej
+}
+
+// refusedUnit is the dimension of the limit that refused: OpenAI's error type.
+func (ex *exchange) refusedUnit() string {
+	for _, i := range ex.refused {
+		l := &ex.decision.Limits[i]
+		if l.Rule == ex.decision.Rule && dimension(l.Unit) == "tokens" {
+			return "tokens"
+		}
+	}
+	return "requests"
+}
+
+// admitMetadata runs policies and limits for a route that reaches no worker.
+func (ex *exchange) admitMetadata(ctx *fasthttp.RequestCtx) *rejection {
+	ex.phase = tenancy.PhaseQueue
+	if rej := ex.decide(ctx); rej != nil {
+		return rej
+	}
+	return ex.reserve(ctx)
+}
+
+// setSluiceHeaders adds the headers that a tenant has opted into, and warnings.
+func (ex *exchange) setSluiceHeaders(ctx *fasthttp.RequestCtx) {
+	h := &ctx.Response.Header
+	d := ex.decision
+	if d == nil {
+		return
+	}
+	for _, w := range d.WarningHeaders() {
+		h.Add("Warning", w)
+	}
+	expose := ex.principal.Tenant.Expose
+	if expose.Policy {
+		value := d.Revision
+		if !d.Allow && d.Rule != "" {
+			value += " " + d.Rule
+		}
+		h.Set("x-sluice-policy", strings.TrimSpace(value))
+	}
+	if expose.Worker && ex.res != nil {
+		h.Set("x-sluice-worker", ex.res.Worker().Name)
+	}
+	if expose.Overhead && ex.overhead > 0 {
+		h.Set("x-sluice-overhead-us", itoa(ex.overhead.Microseconds()))
+	}
+}

@@ -1,0 +1,172 @@
+package gateway
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// listener hands out connections that the watcher watches and whose writes
+// have a deadline of their own each, so that a client that stops reading is
+// noticed without a limit on how long a stream may run.
+type listener struct {
+	net.Listener
+	watch        *watcher
+	writeTimeout time.Duration
+	open         *atomic.Int64
+}
+
+// Accept waits for the next connection.
+func (l *listener) Accept() (net.Conn, error) {
+	nc, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	tcp, ok := nc.(*net.TCPConn)
+	if !ok {
+		_ = nc.Close()
+		return nil, fmt.Errorf("cannot serve a %T: the public listener must be TCP", nc)
+	}
+	c := &conn{tcp: tcp, watch: l.watch, writeTimeout: l.writeTimeout, open: l.open}
+	l.open.Add(1)
+	l.watch.add(c)
+	return c, nil
+}
+
+// conn is one accepted connection.
+//
+// It knows when its peer has left and tells the request that is attached at
+// that moment. All methods may be called from any goroutine.
+type conn struct {
+	tcp          *net.TCPConn
+	watch        *watcher
+	watchID      int32
+	writeTimeout time.Duration
+	open         *atomic.Int64
+
+	closeOnce sync.Once
+	closeErr  error
+
+	// closing makes the next read report the end, so that the server closes
+	// the connection after the response under way, whose header said nothing
+	// of it.
+	closing atomic.Bool
+
+	// linger makes Close wait a moment for a peer that is still sending, so
+	// that the reset which unread bytes cause doesn't destroy the answer.
+	linger atomic.Bool
+
+	// mu protects gone and onGone.
+	mu     sync.Mutex
+	gone   bool
+	onGone func()
+}
+
+// attach makes fn the one to call, once, when the peer leaves. It reports
+// false, and keeps nothing, if the peer has left already. fn must not block.
+func (c *conn) attach(fn func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gone {
+		return false
+	}
+	c.onGone = fn
+	return true
+}
+
+// detach ends what attach began; fn may still be running when it returns.
+func (c *conn) detach() {
+	c.mu.Lock()
+	c.onGone = nil
+	c.mu.Unlock()
+}
+
+// peerGone is called by the watcher.
+func (c *conn) peerGone() {
+	c.mu.Lock()
+	fn := c.onGone
+	c.gone, c.onGone = true, nil
+	c.mu.Unlock()
+	if fn != nil {
+		fn()
+	}
+}
+
+// closeAfterResponse ends the connection once the response under way has been
+// written.
+func (c *conn) closeAfterResponse() { c.closing.Store(true) }
+
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (int, error) {
+	if c.closing.Load() {
+		return 0, io.EOF
+	}
+	return c.tcp.Read(p)
+}
+
+// Write implements net.Conn with a fresh deadline for every call.
+func (c *conn) Write(p []byte) (int, error) {
+	if err := c.tcp.SetWriteDeadline(time.Now().Add(c.writeTimeout)); err != nil {
+		return 0, err
+	}
+	return c.tcp.Write(p)
+}
+
+// Close implements net.Conn; only the first call does anything.
+func (c *conn) Close() error {
+	c.closeOnce.Do(func() {
+		c.watch.remove(c)
+		c.open.Add(-1)
+		if c.linger.Load() {
+			c.drain()
+		}
+		c.closeErr = c.tcp.Close()
+	})
+	return c.closeErr
+}
+
+// drain reads what a refused peer still sends, for a bounded time and amount.
+func (c *conn) drain() {
+	if c.tcp.CloseWrite() != nil || c.tcp.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+		return
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(c.tcp, lingerBytes))
+}
+
+// lingerTime and lingerBytes bound what drain does for one connection.
+const (
+	lingerTime  = 500 * time.Millisecond
+	lingerBytes = 1 << 20
+)
+
+// LocalAddr implements net.Conn.
+func (c *conn) LocalAddr() net.Addr { return c.tcp.LocalAddr() }
+
+// RemoteAddr implements net.Conn.
+func (c *conn) RemoteAddr() net.Addr { return c.tcp.RemoteAddr() }
+
+// SetDeadline implements net.Conn; the write half is the connection's own.
+func (c *conn) SetDeadline(t time.Time) error { return c.tcp.SetReadDeadline(t) }
+
+// SetReadDeadline implements net.Conn.
+func (c *conn) SetReadDeadline(t time.Time) error { return c.tcp.SetReadDeadline(t) }
+
+// SetWriteDeadline implements net.Conn; Write sets the only deadline there is.
+func (c *conn) SetWriteDeadline(time.Time) error { return nil }
+
+// clientConn finds the watched connection under what fasthttp serves.
+func clientConn(nc net.Conn) *conn {
+	switch c := nc.(type) {
+	case *conn:
+		return c
+	case *tls.Conn:
+		if in, ok := c.NetConn().(*conn); ok {
+			return in
+		}
+	}
+	return nil
+}

@@ -1,0 +1,164 @@
+package gateway
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/policy"
+	"github.com/sluicegate/sluice/ratelimit"
+	"github.com/sluicegate/sluice/scoring"
+	"github.com/sluicegate/sluice/tenancy"
+)
+
+// statusClientGone is the status of a client that left, in log, metrics and
+// ledger only.
+const statusClientGone = 499
+
+// exchange is one request from its first check to its settlement. One
+// goroutine owns it; only gone, and what mu protects, are touched by others.
+type exchange struct {
+	g  *Gateway
+	st *State
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	conn   *conn
+	gone   atomic.Bool // the client left
+	wasCut atomic.Bool // shutdown passed its deadline
+
+	// mu protects up, so that a client's leaving closes the connection that the
+	// request uses at that moment, and never one that serves another already.
+	mu sync.Mutex
+	up *upstream
+
+	start           time.Time
+	id, requestID   string // ours, unique; the one the client sees
+	route           *route
+	dialect         dialect
+	method          string
+	phase           tenancy.Phase
+	relayed         bool
+	finished        bool
+	bodyBytes       int
+	principal       *tenancy.Principal
+	req             *openai.Request
+	model           *Model
+	requested       string // the model as the client wrote it
+	input           policy.Input
+	decision        *policy.Decision
+	reserved        []reservedLimit
+	refused         []int
+	refusedViews    []refusedView
+	body            []byte // what goes to the worker
+	tokens          []uint32
+	tokensTried     bool
+	tokensKnown     bool
+	salt            string
+	traceparent     string
+	tracestate      string
+	pick            scoring.Request
+	res             *scoring.Reservation
+	attempts        []Attempt
+	upBody          *upstreamBody
+	overhead        time.Duration
+	dispatched      time.Time // when the last attempt was written
+	firstToken      time.Time
+	began           bool // the ledger knows that a worker may have it
+	relay           *relay
+	unary           []byte
+	unaryUsage      openai.Usage
+	malformed       int
+	answerBegan     bool // a byte of a worker's body has come
+	streamErrorCode string
+}
+
+// reservedLimit ties a lease to the limits of the decision that it holds.
+type reservedLimit struct {
+	lease   *ratelimit.Lease
+	indices []int // into Decision.Limits, parallel to the lease's claims
+}
+
+// clientLeft is called by the watcher: it wakes the owner and frees the
+// worker. It does not block.
+func (ex *exchange) clientLeft() {
+	ex.gone.Store(true)
+	ex.cut()
+}
+
+// cut ends whatever the exchange waits for.
+func (ex *exchange) cut() {
+	if !ex.gone.Load() {
+		ex.wasCut.Store(true)
+	}
+	ex.cancel()
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	if ex.up != nil {
+		_ = ex.up.Close()
+	}
+}
+
+// over reports whether the request must not go on, for either reason.
+func (ex *exchange) over() bool { return ex.gone.Load() || ex.wasCut.Load() }
+
+// holdUpstream makes c the connection to close if the client leaves. It
+// reports false, having closed c, if that has happened already.
+func (ex *exchange) holdUpstream(c *upstream) bool {
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	if ex.over() {
+		_ = c.Close()
+		return false
+	}
+	ex.up = c
+	return true
+}
+
+// dropUpstream gives the worker connection back: kept if its response was read
+// to a clean end, else closed, which is the engine's signal to abort.
+func (ex *exchange) dropUpstream() {
+	ex.mu.Lock()
+	c := ex.up
+	ex.up = nil
+	keep := c != nil && !ex.over() && ex.upBody != nil && ex.upBody.reusable()
+	ex.mu.Unlock()
+	ex.upBody = nil
+	switch {
+	case c == nil:
+	case keep:
+		ex.g.ups.put(c)
+	default:
+		_ = c.Close()
+	}
+}
+
+// reject finishes the request with a refusal and answers with it.
+func (ex *exchange) reject(ctx *fasthttp.RequestCtx, rej *rejection) {
+	if ex.finished {
+		return
+	}
+	ex.finish(ending{
+		outcome: rej.outcome, status: rej.status, code: rej.code, cause: rej.cause,
+		charge: ex.partialCharge(),
+	})
+	rej.write(ctx, ex.dialect, ex.requestID)
+}
+
+// leave finishes a request whose client has gone; what is written afterwards
+// reaches nobody.
+func (ex *exchange) leave() {
+	ex.finish(ending{outcome: tenancy.OutcomeClientAborted, status: statusClientGone, charge: ex.partialCharge()})
+}
+
+// answer finishes a request that no worker was needed for.
+func (ex *exchange) answer(ctx *fasthttp.RequestCtx, body []byte) {
+	ex.finish(ending{outcome: tenancy.OutcomeCompleted, status: fasthttp.StatusOK, charge: charge{settle: true}})
+	ex.setLimitHeaders(ctx)
+	ctx.Response.Header.SetContentType("application/json")
+	ctx.Response.SetBody(body)
+}

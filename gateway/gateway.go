@@ -1,0 +1,302 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/sluicegate/sluice/tenancy"
+)
+
+// Config holds the numbers of the HTTP edge. DefaultConfig gives the
+// contract's defaults.
+type Config struct {
+	// BodyBytes bounds a request body, HeaderBytes all request headers together.
+	BodyBytes, HeaderBytes int
+	// HeaderRead is the time for a request's headers, BodyRead for its body,
+	// IdleConnection how long a kept connection may wait for the next request.
+	HeaderRead, BodyRead, IdleConnection time.Duration
+	// ClientWrite is how long one write to a client may block.
+	ClientWrite time.Duration
+	// Connect is the time to reach a worker; FirstByteStream and FirstByteUnary
+	// to its first byte; StreamIdle between the bytes of a stream.
+	Connect, FirstByteStream, FirstByteUnary, StreamIdle time.Duration
+	// ResponseBytes bounds a response that is not a stream, EventBytes one event.
+	ResponseBytes, EventBytes int
+	// KeepAliveComment is the time without an event after which a dispatched
+	// stream gets a comment, and between comments. Zero turns them off.
+	KeepAliveComment time.Duration
+	// Retries is how many further workers may be tried before a first byte.
+	Retries int
+	// TrustedProxies are the networks whose X-Forwarded-For is believed.
+	TrustedProxies []netip.Prefix
+	// PolicyHeaders are the lower-case names of headers that policies may read.
+	PolicyHeaders []string
+	// LabelPrincipals are the ids of principals whose x-sluice-content-labels
+	// header is believed.
+	LabelPrincipals []string
+	// CacheKey keys the salts of cache isolation; 32 bytes or more.
+	CacheKey []byte
+	// WorkerTLS is used for https workers; nil means the system's roots.
+	WorkerTLS *tls.Config
+}
+
+// DefaultConfig returns the HTTP contract's defaults (its sections 2.1 and 7).
+func DefaultConfig() Config {
+	return Config{
+		BodyBytes: 32 << 20, HeaderBytes: 64 << 10,
+		HeaderRead: 10 * time.Second, BodyRead: 300 * time.Second, IdleConnection: 75 * time.Second,
+		ClientWrite: 30 * time.Second,
+		Connect:     2 * time.Second, FirstByteStream: 120 * time.Second, FirstByteUnary: 600 * time.Second,
+		StreamIdle: 60 * time.Second, ResponseBytes: 64 << 20, EventBytes: 16 << 20,
+		KeepAliveComment: 15 * time.Second, Retries: 2,
+	}
+}
+
+// Pool is what the edge needs to know of a pool.
+type Pool struct {
+	// APIKey is sent to the pool's workers as a bearer token, if not empty.
+	APIKey string
+}
+
+// State is one generation of what reloads together. It does not change once
+// it was given to a Gateway.
+type State struct {
+	Identifier Identifier
+	Policies   Decider
+	Models     *Models
+	Pools      map[string]Pool
+	// Allowed pools of each model, by model name, in configuration order.
+	ModelPools map[string][]string
+}
+
+// Parts are what a Gateway works with; all but Classifier, Health and Log must
+// be given.
+type Parts struct {
+	Router     Router
+	Limiter    Limiter
+	Tokenizer  Tokenizer
+	Classifier Classifier
+	Ledger     Ledger
+	Pricer     Pricer
+	Meter      Meter
+	Health     Health
+	Log        *slog.Logger
+	// Ready reports why the gateway can't serve, by the contract's words, or
+	// nothing if it can.
+	Ready func() []string
+}
+
+// Gateway serves the data listener. Its methods are safe for concurrent use.
+type Gateway struct {
+	cfg    Config
+	parts  Parts
+	state  atomic.Pointer[State]
+	watch  *watcher
+	ups    *upstreams
+	server *fasthttp.Server
+	log    *slog.Logger
+
+	draining atomic.Bool
+	stopping atomic.Bool
+	conns    atomic.Int64
+	inFlight atomic.Int64
+	live     liveSet
+}
+
+// New returns a Gateway that serves st. Close releases it.
+func New(cfg Config, parts Parts, st *State) (*Gateway, error) {
+	watch, err := newWatcher()
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{
+		cfg: cfg, parts: parts, watch: watch, log: parts.Log,
+		ups: newUpstreams(cfg.Connect, cfg.WorkerTLS),
+	}
+	if g.log == nil {
+		g.log = slog.New(slog.DiscardHandler)
+	}
+	g.live.init()
+	g.state.Store(st)
+	g.server = &fasthttp.Server{
+		Handler:                      g.Handle,
+		ErrorHandler:                 g.handleReadError,
+		HeaderReceived:               g.headerReceived,
+		ExpectHandler:                g.expect,
+		Name:                         "sluice",
+		ReadBufferSize:               cfg.HeaderBytes,
+		WriteBufferSize:              8 << 10,
+		ReadTimeout:                  cfg.HeaderRead,
+		IdleTimeout:                  cfg.IdleConnection,
+		MaxRequestBodySize:           cfg.BodyBytes,
+		NoDefaultContentType:         true,
+		DisablePreParseMultipartForm: true,
+		SecureErrorLogMessage:        true,
+		CloseOnShutdown:              true,
+		Logger:                       discardLogger{},
+		Concurrency:                  1 << 20,
+	}
+	return g, nil
+}
+
+// discardLogger drops fasthttp's own lines: they can quote a client's bytes,
+// and the gateway reports the same events itself.
+type discardLogger struct{}
+
+// Printf implements fasthttp.Logger.
+func (discardLogger) Printf(string, ...any) {}
+
+// Serve accepts connections on ln, a TCP listener, until Shutdown. A non-nil
+// tlsConfig makes it speak TLS.
+func (g *Gateway) Serve(ln net.Listener, tlsConfig *tls.Config) error {
+	var served net.Listener = &listener{Listener: ln, watch: g.watch, writeTimeout: g.cfg.ClientWrite, open: &g.conns}
+	if tlsConfig != nil {
+		served = tls.NewListener(served, tlsConfig)
+	}
+	if err := g.server.Serve(served); err != nil {
+		return fmt.Errorf("cannot serve on %s: %w", ln.Addr(), err)
+	}
+	return nil
+}
+
+// Swap makes st the generation of every request that starts from now on.
+func (g *Gateway) Swap(st *State) { g.state.Store(st) }
+
+// State returns the generation in force.
+func (g *Gateway) State() *State { return g.state.Load() }
+
+// BeginDrain turns readiness red and asks every client to leave its connection
+// after its next response. Requests are still served.
+func (g *Gateway) BeginDrain() { g.draining.Store(true) }
+
+// Draining reports whether BeginDrain was called.
+func (g *Gateway) Draining() bool { return g.draining.Load() }
+
+// Shutdown stops accepting, waits for running requests until ctx ends, then
+// cuts those that are left, each with its dialect's error, and waits until
+// they have been settled.
+func (g *Gateway) Shutdown(ctx context.Context) error {
+	g.draining.Store(true)
+	done := make(chan error, 1)
+	go func() { done <- g.server.Shutdown() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	g.stopping.Store(true)
+	g.live.cutAll()
+	return <-done
+}
+
+// Close releases the watcher and the kept worker connections. Shutdown comes
+// first.
+func (g *Gateway) Close() error {
+	g.ups.Close()
+	return g.watch.Close()
+}
+
+// Connections is the number of open client connections, InFlight that of
+// requests between their first check and their settlement.
+func (g *Gateway) Connections() int64 { return g.conns.Load() }
+
+// InFlight is the number of requests between their first check and their end.
+func (g *Gateway) InFlight() int64 { return g.inFlight.Load() }
+
+// Handle serves one request. It is the whole order of steps.
+func (g *Gateway) Handle(ctx *fasthttp.RequestCtx) {
+	ex := g.begin(ctx)
+	defer ex.unlessRelayed(ctx)
+
+	r, rej := ex.checkRoute(ctx)
+	if rej != nil {
+		ex.reject(ctx, rej)
+		return
+	}
+	if r == nil {
+		return // answered: OPTIONS
+	}
+	if !r.open {
+		if rej := ex.identify(ctx); rej != nil {
+			ex.reject(ctx, rej)
+			return
+		}
+	}
+	r.handle(g, ctx, ex)
+}
+
+// infer serves the operations that reach a worker.
+func (g *Gateway) infer(ctx *fasthttp.RequestCtx, ex *exchange) {
+	for _, step := range [...]func(*exchange, *fasthttp.RequestCtx) *rejection{
+		(*exchange).checkMedia,
+		(*exchange).scan,
+		(*exchange).decide,
+		(*exchange).reserve,
+		(*exchange).forward,
+	} {
+		rej := step(ex, ctx)
+		if rej == nil && ex.gone.Load() {
+			ex.leave()
+			return
+		}
+		if rej != nil {
+			ex.reject(ctx, rej)
+			return
+		}
+	}
+	ex.respond(ctx)
+}
+
+// begin sets up what every request has: its ids, its place among the running
+// ones and the watch on its client.
+func (g *Gateway) begin(ctx *fasthttp.RequestCtx) *exchange {
+	ex := &exchange{g: g, st: g.state.Load(), start: time.Now(), route: routeNone, phase: tenancy.PhaseRead}
+	ex.ctx, ex.cancel = context.WithCancel(context.Background())
+	ex.id = newID()
+	ex.requestID = requestID(ctx, ex.id)
+	ctx.Response.Header.Set("x-request-id", ex.requestID)
+	g.inFlight.Add(1)
+	g.live.add(ex)
+	if ex.conn = clientConn(ctx.Conn()); ex.conn != nil && !ex.conn.attach(ex.clientLeft) {
+		ex.clientLeft()
+	}
+	if g.draining.Load() {
+		ctx.SetConnectionClose()
+	}
+	return ex
+}
+
+// unlessRelayed finishes a request that was not handed to a relay, and turns a
+// panic into an answer.
+func (ex *exchange) unlessRelayed(ctx *fasthttp.RequestCtx) {
+	if p := recover(); p != nil {
+		// The value may hold text of the request; the stack does not.
+		ex.g.log.Error("panic in a request", "request_id", ex.requestID, "kind", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+		ctx.Response.Reset()
+		ctx.Response.Header.Set("x-request-id", ex.requestID)
+		ex.reject(ctx, internal(nil))
+	}
+	if !ex.relayed && !ex.finished {
+		panic("BUG: a request left its handler without being finished")
+	}
+}
+
+// newID is 128 random bits in hex.
+func newID() string {
+	var b [16]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		panic("BUG: crypto/rand can't fail: " + err.Error())
+	}
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,182 @@
+package gateway
+
+import (
+	"bytes"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+)
+
+// requestID is the id a client sees: its own if it sent one usable value, else
+// ours.
+func requestID(ctx *fasthttp.RequestCtx, own string) string {
+	values := ctx.Request.Header.PeekAll("X-Request-Id")
+	if len(values) != 1 || len(values[0]) == 0 || len(values[0]) > 128 {
+		return own
+	}
+	for _, b := range values[0] {
+		if !isAlnum(b) && b != '.' && b != '_' && b != '-' {
+			return own
+		}
+	}
+	return string(values[0])
+}
+
+func isAlnum(b byte) bool {
+	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9'
+}
+
+// credential finds the one credential of a request. reason is set, and the
+// credential nil, if there is none or there is doubt which one counts.
+func credential(h *fasthttp.RequestHeader) (cred []byte, reason string) {
+	for _, name := range [...]string{"Authorization", "X-Api-Key", "Api-Key"} {
+		values := h.PeekAll(name)
+		if len(values) == 0 {
+			continue
+		}
+		if len(values) > 1 {
+			return nil, "repeated_header"
+		}
+		v := values[0]
+		if name == "Authorization" {
+			scheme, rest, ok := bytes.Cut(v, []byte(" "))
+			if !ok || !bytes.EqualFold(scheme, []byte("Bearer")) {
+				return nil, "not_bearer"
+			}
+			v = bytes.Trim(rest, " ")
+		}
+		switch {
+		case len(v) == 0:
+			return nil, "empty"
+		case slices.ContainsFunc(v, func(b byte) bool { return b <= ' ' || b == 0x7f }):
+			return nil, "malformed"
+		case cred != nil && !bytes.Equal(cred, v):
+			return nil, "conflicting"
+		}
+		cred = v
+	}
+	if cred == nil {
+		return nil, "missing"
+	}
+	return cred, ""
+}
+
+// traceContext returns the W3C trace headers to pass on, or empty strings. A
+// malformed traceparent takes its tracestate with it.
+func traceContext(h *fasthttp.RequestHeader) (parent, state string) {
+	p := h.Peek("traceparent")
+	if len(p) != 55 || p[2] != '-' || p[35] != '-' || p[52] != '-' || string(p[:2]) == "ff" {
+		return "", ""
+	}
+	for i, b := range p {
+		if i != 2 && i != 35 && i != 52 && (b < '0' || b > '9') && (b < 'a' || b > 'f') {
+			return "", ""
+		}
+	}
+	s := h.Peek("tracestate")
+	if len(s) > 512 || slices.ContainsFunc(s, func(b byte) bool { return b < ' ' || b > '~' }) {
+		s = nil
+	}
+	return string(p), string(s)
+}
+
+// sourceIP is the client's address: the peer's, or where the peer is a trusted
+// proxy, the rightmost hop of X-Forwarded-For that is not one.
+func (g *Gateway) sourceIP(ctx *fasthttp.RequestCtx) string {
+	addr, ok := netip.AddrFromSlice(ctx.RemoteIP())
+	if !ok {
+		return ""
+	}
+	addr = addr.Unmap()
+	if !g.trusted(addr) {
+		return addr.String()
+	}
+	var hops []string
+	for _, v := range ctx.Request.Header.PeekAll("X-Forwarded-For") {
+		hops = append(hops, strings.Split(string(v), ",")...)
+	}
+	for _, hop := range slices.Backward(hops) {
+		a, err := netip.ParseAddr(strings.TrimSpace(hop))
+		if err != nil {
+			break // what lies left of nonsense can't be trusted either
+		}
+		addr = a.Unmap()
+		if !g.trusted(addr) {
+			break
+		}
+	}
+	return addr.String()
+}
+
+func (g *Gateway) trusted(a netip.Addr) bool {
+	return slices.ContainsFunc(g.cfg.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// strippedPrefixes and strippedNames are the headers by which clients might
+// claim an identity or an origin. Policies never see them; nothing of the
+// client's headers reaches a worker anyway but an allowlist.
+var (
+	strippedPrefixes = []string{"x-sluice-", "x-tenant", "x-user", "x-forwarded-"}
+	strippedNames    = []string{"forwarded", "x-real-ip", "authorization", "x-api-key", "api-key", "cookie"}
+)
+
+// identityHeader reports whether policies must not see a header of that
+// lower-case name, in dash or underscore spelling.
+func identityHeader(name string) bool {
+	name = strings.ReplaceAll(name, "_", "-")
+	return slices.Contains(strippedNames, name) ||
+		slices.ContainsFunc(strippedPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// policyHeaders are the headers that policies may read, repeats joined.
+func (g *Gateway) policyHeaders(h *fasthttp.RequestHeader) map[string]string {
+	if len(g.cfg.PolicyHeaders) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(g.cfg.PolicyHeaders))
+	for _, name := range g.cfg.PolicyHeaders {
+		if identityHeader(name) {
+			continue
+		}
+		if values := h.PeekAll(name); len(values) > 0 {
+			out[name] = string(bytes.Join(values, []byte(", ")))
+		}
+	}
+	return out
+}
+
+// labelHeader is where a trusted caller declares the labels of its content.
+const labelHeader = "X-Sluice-Content-Labels"
+
+// declaredLabels are those known without a scan: the tenant's own and, from
+// listed principals only, the header's.
+func (ex *exchange) declaredLabels(h *fasthttp.RequestHeader) ([]string, *rejection) {
+	labels := slices.Clone(ex.principal.Tenant.ContentLabels)
+	if slices.Contains(ex.g.cfg.LabelPrincipals, ex.principal.ID) {
+		for _, v := range h.PeekAll(labelHeader) {
+			for part := range strings.SplitSeq(string(v), ",") {
+				part = strings.TrimSpace(part)
+				if !validLabel(part) {
+					return nil, invalid("invalid_request", "", "header x-sluice-content-labels: a label must be 1 to 63 characters of a-z, 0-9 and inner dashes")
+				}
+				labels = append(labels, part)
+			}
+		}
+	}
+	slices.Sort(labels)
+	return slices.Compact(labels), nil
+}
+
+func validLabel(s string) bool {
+	if len(s) == 0 || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,160 @@
+package gateway
+
+import (
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/tenancy"
+)
+
+// rejection is the one error of the HTTP edge: what the client is told. The
+// message names a field or a limit, never a worker, an address, a credential,
+// another tenant or anything the client wrote. cause is for the log.
+type rejection struct {
+	status     int
+	kind       string // OpenAI's error type
+	code       string
+	param      string
+	message    string
+	retryAfter time.Duration // sent if above zero
+	noRetry    bool          // x-should-retry: false
+	closeConn  bool
+	outcome    tenancy.Outcome
+	cause      error
+}
+
+// Error implements error with the public text.
+func (r *rejection) Error() string { return r.message }
+
+// Unwrap gives the private cause.
+func (r *rejection) Unwrap() error { return r.cause }
+
+func invalid(code, param, message string) *rejection {
+	return &rejection{
+		status: fasthttp.StatusBadRequest, kind: "invalid_request_error",
+		code: code, param: param, message: message, outcome: tenancy.OutcomeRejected,
+	}
+}
+
+func unauthorized() *rejection {
+	return &rejection{
+		status: fasthttp.StatusUnauthorized, kind: "invalid_request_error", code: "invalid_api_key",
+		message: "no valid credential: send one API key as Authorization: Bearer, x-api-key or api-key",
+	}
+}
+
+func notFoundRoute() *rejection {
+	return &rejection{
+		status: fasthttp.StatusNotFound, kind: "invalid_request_error", code: "unknown_url",
+		message: "no such route; see /v1/models, /v1/chat/completions and /v1/completions",
+	}
+}
+
+func modelNotFound() *rejection {
+	return &rejection{
+		status: fasthttp.StatusNotFound, kind: "invalid_request_error", code: "model_not_found", param: "model",
+		message: "the model does not exist or this tenant may not use it; GET /v1/models lists what it may",
+		outcome: tenancy.OutcomeRejected,
+	}
+}
+
+func unavailable(message string, retry time.Duration) *rejection {
+	return &rejection{
+		status: fasthttp.StatusServiceUnavailable, kind: "server_error", code: "unavailable",
+		message: message, retryAfter: retry, outcome: tenancy.OutcomeRejected,
+	}
+}
+
+func upstreamFailed(code, message string, status int, cause error) *rejection {
+	return &rejection{
+		status: status, kind: "server_error", code: code, message: message,
+		outcome: tenancy.OutcomeUpstreamError, cause: cause,
+	}
+}
+
+func internal(cause error) *rejection {
+	return &rejection{
+		status: fasthttp.StatusInternalServerError, kind: "server_error", code: "internal_error",
+		message: "the gateway failed on this request; its log has the request id", outcome: tenancy.OutcomeRejected, cause: cause,
+	}
+}
+
+// write puts the rejection on the wire in the client's dialect.
+func (r *rejection) write(ctx *fasthttp.RequestCtx, d dialect, requestID string) {
+	resp := &ctx.Response
+	resp.ResetBody()
+	resp.SetStatusCode(r.status)
+	resp.Header.SetContentType("application/json")
+	if r.status == fasthttp.StatusUnauthorized {
+		resp.Header.Set("WWW-Authenticate", "Bearer")
+	}
+	if r.retryAfter > 0 {
+		seconds := int64((r.retryAfter + time.Second - 1) / time.Second)
+		resp.Header.Set("Retry-After", strconv.FormatInt(seconds, 10))
+		if r.retryAfter > time.Minute {
+			r.noRetry = true
+		}
+	}
+	if r.noRetry {
+		resp.Header.Set("x-should-retry", "false")
+	}
+	if r.closeConn {
+		resp.SetConnectionClose()
+	}
+	resp.SetBody(r.body(d, requestID))
+}
+
+func (r *rejection) body(d dialect, requestID string) []byte {
+	if d == dialectAnthropic {
+		return r.anthropicBody(requestID)
+	}
+	return openai.AppendError(nil, openai.ErrorBody{
+		Message: r.message, Type: r.kind, Param: r.param, Code: r.code,
+	})
+}
+
+// anthropicBody is the body of the contract's section 5.1 for the Messages API.
+func (r *rejection) anthropicBody(requestID string) []byte {
+	type details struct {
+		Code string `json:"error_code"`
+	}
+	type inner struct {
+		Type    string  `json:"type"`
+		Message string  `json:"message"`
+		Details details `json:"details"`
+	}
+	b, err := json.Marshal(struct {
+		Type      string `json:"type"`
+		Error     inner  `json:"error"`
+		RequestID string `json:"request_id"`
+	}{"error", inner{r.anthropicType(), r.message, details{r.code}}, requestID})
+	if err != nil {
+		panic("BUG: an error body of strings can't fail to encode: " + err.Error())
+	}
+	return b
+}
+
+func (r *rejection) anthropicType() string {
+	switch r.status {
+	case fasthttp.StatusUnauthorized:
+		return "authentication_error"
+	case fasthttp.StatusForbidden:
+		return "permission_error"
+	case fasthttp.StatusNotFound:
+		return "not_found_error"
+	case fasthttp.StatusRequestTimeout, fasthttp.StatusGatewayTimeout:
+		return "timeout_error"
+	case fasthttp.StatusRequestEntityTooLarge:
+		return "request_too_large"
+	case fasthttp.StatusTooManyRequests:
+		return "rate_limit_error"
+	}
+	if r.status >= 500 {
+		return "api_error"
+	}
+	return "invalid_request_error"
+}

@@ -1,0 +1,286 @@
+package gateway
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/sse"
+	"github.com/sluicegate/sluice/tenancy"
+)
+
+// readSize is how much of a worker's stream is read at once.
+const readSize = 16 << 10
+
+// afterDone is how long a worker may take to end its response once it has sent
+// the terminal mark; what comes after that can't matter to anybody.
+const afterDone = time.Second
+
+var readPool = sync.Pool{New: func() any { b := make([]byte, readSize); return &b }}
+
+// relay passes a worker's event stream on to a client. It is the response's
+// body: the server calls Read until the end, then Close, on the goroutine of
+// the connection. Only whole events are passed on, unchanged, each read's
+// worth flushed at once. The end happens exactly once.
+type relay struct {
+	ex     *exchange
+	body   *upstreamBody
+	scan   sse.Scanner
+	stream openai.Stream
+
+	out        []byte // events ready for the client
+	off        int    // how much of out was handed over
+	hideUsage  bool   // the client didn't ask for the usage chunk
+	done       bool   // the terminal mark has come
+	committed  bool   // the response has begun
+	hasToken   bool   // out holds the first token
+	tokenSeen  bool
+	lastByteAt time.Time
+	nextBeat   time.Time // when the next keep-alive comment is due
+	end        error     // what Read returns once out is empty
+}
+
+// beginStream makes the relay and waits for the first whole event, so that a
+// worker that fails before it can still be replaced by another.
+func (ex *exchange) beginStream() (again bool, rej *rejection) {
+	r := &relay{ex: ex, body: newUpstreamBody(ex.up), hideUsage: !ex.req.StreamOptions.IncludeUsage}
+	r.scan = *sse.NewScanner(ex.g.cfg.EventBytes)
+	ex.upBody, ex.relay = r.body, r
+	r.lastByteAt = ex.dispatched
+	if beat := ex.g.cfg.KeepAliveComment; beat > 0 {
+		r.nextBeat = time.Now().Add(beat)
+	}
+	for len(r.out) == 0 && r.end == nil {
+		if err := r.fill(); err != nil {
+			ex.relay = nil
+			if !ex.answerBegan {
+				return ex.sendFailed(err)
+			}
+			return false, ex.streamRejection(err)
+		}
+	}
+	return false, nil
+}
+
+// streamRejection is the answer to a stream that failed after its first byte
+// and before its first whole event.
+func (ex *exchange) streamRejection(err error) *rejection {
+	if isTimeout(err) {
+		return upstreamFailed("upstream_timeout", "the worker fell silent", fasthttp.StatusGatewayTimeout, err)
+	}
+	return ex.badBody(err)
+}
+
+// Read implements io.Reader for the server: at least a byte, or the end.
+func (r *relay) Read(p []byte) (int, error) {
+	r.committed = true
+	for r.off == len(r.out) {
+		if r.end != nil {
+			return 0, r.end
+		}
+		r.out, r.off = r.out[:0], 0
+		if err := r.fill(); err != nil {
+			r.fail(err)
+		}
+	}
+	n := copy(p, r.out[r.off:])
+	r.off += n
+	if r.hasToken {
+		r.hasToken = false
+		r.markFirstToken()
+	}
+	return n, nil
+}
+
+// markFirstToken stamps the first token as it is handed over to be flushed.
+func (r *relay) markFirstToken() {
+	ex := r.ex
+	ex.firstToken = time.Now()
+	ex.phase = tenancy.PhaseStream
+	ex.res.FirstToken(ex.firstToken)
+	if ex.g.parts.Health != nil {
+		ex.g.parts.Health.ReportSuccess(ex.res.Worker().ID)
+	}
+}
+
+// fill waits for the worker and turns what it sent into events to pass on. It
+// may return with nothing to pass on.
+func (r *relay) fill() error {
+	if r.ex.over() {
+		return errInterrupted
+	}
+	beat, err := r.await()
+	if err != nil || beat {
+		return err
+	}
+	buf := readPool.Get().(*[]byte)
+	defer readPool.Put(buf)
+	n, err := r.body.Read(*buf)
+	if n > 0 {
+		r.ex.answerBegan = true
+		r.lastByteAt = time.Now()
+		r.scan.Feed((*buf)[:n])
+		if rerr := r.relayEvents(); rerr != nil {
+			return rerr
+		}
+	}
+	switch {
+	case err == io.EOF:
+		return r.workerEnded()
+	case err != nil && r.done:
+		r.complete()
+		return nil
+	}
+	return err
+}
+
+// await blocks until the worker's stream can be read. beat says that a
+// keep-alive comment went out instead.
+func (r *relay) await() (beat bool, err error) {
+	cfg := &r.ex.g.cfg
+	deadline := r.lastByteAt.Add(cfg.StreamIdle)
+	switch {
+	case r.done:
+		deadline = r.lastByteAt.Add(afterDone)
+	case !r.ex.answerBegan:
+		deadline = r.ex.dispatched.Add(cfg.FirstByteStream)
+	}
+	beating := !r.nextBeat.IsZero() && !r.ex.answerBegan && r.nextBeat.Before(deadline)
+	if beating {
+		deadline = r.nextBeat
+	}
+	err = r.body.wait(deadline)
+	if err == nil || !isTimeout(err) || r.ex.over() {
+		return false, err
+	}
+	if r.done {
+		return false, nil // the read that follows fails, which ends a complete stream
+	}
+	if beating {
+		r.nextBeat = time.Now().Add(cfg.KeepAliveComment)
+		r.out = sse.AppendComment(r.out, "keep-alive")
+		return true, nil
+	}
+	return false, err
+}
+
+// relayEvents moves the whole events that have come to out.
+func (r *relay) relayEvents() error {
+	for ev, ok := r.scan.Next(); ok; ev, ok = r.scan.Next() {
+		r.relayEvent(ev)
+		if r.end != nil {
+			return nil
+		}
+	}
+	return r.scan.Err()
+}
+
+func (r *relay) relayEvent(ev sse.Event) {
+	if len(ev.Data) == 0 {
+		r.out = append(r.out, ev.Raw...)
+		return
+	}
+	flags := r.stream.Observe(ev.Data)
+	switch {
+	case flags&openai.StreamError != 0:
+		we := openai.MapStreamError(ev.Data)
+		r.abort(we.Body, errors.New("the worker reported an error inside its stream"))
+		return
+	case flags&openai.Malformed != 0:
+		r.ex.malformed++
+	case flags&openai.Done != 0:
+		r.done = true
+	case flags&openai.UsageChunk != 0 && r.hideUsage:
+		return
+	}
+	if flags&openai.FirstToken != 0 && !r.tokenSeen {
+		r.tokenSeen, r.hasToken = true, true
+	}
+	r.out = append(r.out, ev.Raw...)
+}
+
+// workerEnded handles the end of the worker's response: whole if the terminal
+// mark has come, a failure otherwise.
+func (r *relay) workerEnded() error {
+	if ev, ok := r.scan.End(); ok {
+		r.relayEvent(ev)
+	}
+	if r.end != nil {
+		return nil
+	}
+	if !r.done {
+		return errNoTerminal
+	}
+	r.complete()
+	return nil
+}
+
+var (
+	errNoTerminal  = errors.New("the worker's stream ended without its terminal mark")
+	errInterrupted = errors.New("the request was interrupted")
+)
+
+// complete settles a stream that came whole. The client sees the end of the
+// response only after its row is durable.
+func (r *relay) complete() {
+	if r.hasToken {
+		r.hasToken = false
+		r.markFirstToken()
+	}
+	r.end = io.EOF
+	r.ex.finish(ending{
+		outcome: tenancy.OutcomeCompleted, status: fasthttp.StatusOK, charge: r.ex.finalCharge(r.stream.Usage()),
+	})
+}
+
+// fail ends a stream that has begun and can't be completed.
+func (r *relay) fail(err error) {
+	ex := r.ex
+	switch {
+	case ex.gone.Load() && r.done:
+		r.complete()
+	case ex.gone.Load():
+		r.end = io.ErrClosedPipe
+		ex.leave()
+	case ex.wasCut.Load():
+		r.abort(openai.ErrorBody{Message: "the gateway is shutting down", Type: "server_error", Code: "unavailable"}, err)
+	case isTimeout(err):
+		r.abort(openai.ErrorBody{Message: "the worker fell silent", Type: "server_error", Code: "upstream_timeout"}, err)
+	default:
+		r.abort(openai.ErrorBody{Message: "the worker failed during its answer", Type: "server_error", Code: "upstream_error"}, err)
+	}
+}
+
+// abort ends the stream with an error event and without a terminal mark, which
+// clients would take for success, and closes the connection after it.
+func (r *relay) abort(body openai.ErrorBody, cause error) {
+	ex := r.ex
+	r.out = openai.AppendErrorEvent(r.out, body)
+	r.end = io.EOF
+	ex.streamErrorCode = body.Code
+	if ex.conn != nil {
+		ex.conn.closeAfterResponse()
+	}
+	if ex.g.parts.Health != nil && !ex.over() && body.Code != "unavailable" {
+		ex.g.parts.Health.ReportFailure(ex.res.Worker().ID, cause)
+	}
+	ex.finish(ending{
+		outcome: tenancy.OutcomeUpstreamError, status: fasthttp.StatusOK, code: body.Code, cause: cause,
+		charge: ex.partialCharge(),
+	})
+}
+
+// Close implements io.Closer. The server calls it at the end of the response,
+// however that came about; a stream that isn't finished by then had a client
+// that no longer reads.
+func (r *relay) Close() error {
+	if !r.ex.finished {
+		r.ex.gone.Store(true)
+		r.fail(errInterrupted)
+	}
+	return nil
+}

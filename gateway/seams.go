@@ -1,0 +1,120 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/policy"
+	"github.com/sluicegate/sluice/ratelimit"
+	"github.com/sluicegate/sluice/scoring"
+	"github.com/sluicegate/sluice/tenancy"
+)
+
+// Identifier turns a credential into a principal. An error means 401,
+// whatever it says; its text is for the log and holds nothing of the
+// credential.
+type Identifier interface {
+	Identify(credential []byte, now time.Time) (*tenancy.Principal, error)
+}
+
+// Decider judges requests. Decide never returns nil and denies on an error.
+type Decider interface {
+	Decide(ctx context.Context, in *policy.Input) *policy.Decision
+	Shadow(ctx context.Context, in *policy.Input, d *policy.Decision)
+	Revision() string
+}
+
+// Limiter reserves what a decision asks for, all or nothing.
+type Limiter interface {
+	Reserve(now time.Time, claims []ratelimit.Claim) (*ratelimit.Lease, []ratelimit.Failure)
+}
+
+// Router chooses a worker and counts the load it adds. Every reservation must
+// be finished by exactly one Done.
+type Router interface {
+	Pick(now time.Time, req *scoring.Request) (*scoring.Reservation, error)
+}
+
+// ErrNoTokens says that a prompt's token ids can't be had, for any reason that
+// is no fault of the request: no tokenizer for the model, an unsupported
+// content part, a worker that doesn't answer. The request goes on with an
+// estimate.
+var ErrNoTokens = errors.New("token ids are not available")
+
+// Tokenizer turns a request body into the token ids that the engine will see.
+// Append adds the ids of all prompts of the body to dst, one after another.
+// Any error sends the request on with an estimate: a request is never refused
+// because tokenisation failed.
+type Tokenizer interface {
+	Append(ctx context.Context, dst []uint32, model *Model, op openai.Operation, body []byte) ([]uint32, error)
+}
+
+// Classifier finds content labels in a body. It never fails: what went wrong
+// is in ScanStatus, which policies see.
+type Classifier interface {
+	Classify(ctx context.Context, op openai.Operation, body []byte) policy.Content
+}
+
+// Ledger keeps one row a request.
+type Ledger interface {
+	// Begin notes that a request is about to reach a worker, so that a crash
+	// can't lose it.
+	Begin(ctx context.Context, in *tenancy.Intent) error
+	// Record returns when the row is durable.
+	Record(ctx context.Context, row *tenancy.Row) error
+}
+
+// Pricer fills in a row's prices and costs from its model, tokens and end.
+type Pricer interface {
+	Price(row *tenancy.Row)
+}
+
+// Meter is told of every request once, when it has ended, and of refusals
+// that came before there was a request. It must not block or retain.
+type Meter interface {
+	Observe(s *Summary)
+	FramingRejected(reason string)
+	AuthFailed(reason string)
+}
+
+// Health is told how workers behaved, as seen by requests.
+type Health interface {
+	ReportFailure(id scoring.WorkerID, err error)
+	ReportSuccess(id scoring.WorkerID)
+}
+
+// Summary is what is measured of one request.
+type Summary struct {
+	Route, Method, Dialect        string
+	Tenant, Model, Pool, Worker   string
+	Class, Code                   string
+	Outcome                       tenancy.Outcome
+	Phase                         tenancy.Phase
+	Status                        int
+	Stream                        bool
+	BodyBytes                     int
+	Start                         time.Time
+	Duration, Overhead            time.Duration
+	TTFT, UpstreamTTFT            time.Duration // zero if no first token was seen
+	PerOutputToken                time.Duration // zero if not measured
+	Tokens                        openai.Usage
+	CostMicros                    int64
+	Estimated                     bool
+	Predicted                     time.Duration
+	Attempts                      []Attempt
+	Malformed                     int
+	Decision                      *policy.Decision // nil if none was reached
+	RefusedLimits                 []int            // indices into Decision.Limits
+	TokensKnown, TokenisationUsed bool
+	LedgerFailed                  bool
+	StreamError                   string // code of an error event, or empty
+}
+
+// Attempt is one request sent, or meant to be sent, to one worker.
+type Attempt struct {
+	Pool, Worker string
+	Status       int // 0 if the worker gave none
+	Reason       string
+}

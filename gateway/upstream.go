@@ -1,0 +1,332 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// maxIdleUpstream is how long a worker connection may lie unused and still be
+// used again. uvicorn, vLLM's server, drops idle connections after 5 s, and a
+// request that crosses that close is lost.
+const maxIdleUpstream = 4 * time.Second
+
+// maxIdlePerWorker bounds the connections kept for one worker.
+const maxIdlePerWorker = 256
+
+// upstreams keeps connections to workers. It is safe for concurrent use.
+//
+// The gateway drives worker connections itself rather than through a client
+// type, because a request must be abandonable at every moment by closing
+// exactly its own connection, which is vLLM's signal to abort the generation,
+// and because a failed attempt must say whether the worker can have seen it.
+type upstreams struct {
+	dialTimeout time.Duration
+	tls         *tls.Config
+
+	// mu protects idle and closed.
+	mu     sync.Mutex
+	idle   map[string][]*upstream // by address, oldest first
+	closed bool
+}
+
+func newUpstreams(dialTimeout time.Duration, tlsConfig *tls.Config) *upstreams {
+	return &upstreams{dialTimeout: dialTimeout, tls: tlsConfig, idle: make(map[string][]*upstream)}
+}
+
+// upstream is one connection to a worker, used by one request at a time.
+type upstream struct {
+	net.Conn
+	br        *bufio.Reader
+	header    fasthttp.ResponseHeader
+	key       string
+	reused    bool
+	idleSince time.Time
+}
+
+// get returns a kept connection to the worker at base, or dials a new one if
+// there is none or fresh is set.
+func (u *upstreams) get(ctx context.Context, base *url.URL, fresh bool) (*upstream, error) {
+	key := base.Scheme + "://" + base.Host
+	if !fresh {
+		if c := u.takeIdle(key, time.Now()); c != nil {
+			return c, nil
+		}
+	}
+	dialer := net.Dialer{Timeout: u.dialTimeout, KeepAlive: 30 * time.Second}
+	nc, err := dialer.DialContext(ctx, "tcp", hostPort(base))
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to the worker: %w", err)
+	}
+	if base.Scheme == "https" {
+		nc, err = u.handshake(ctx, nc, base.Hostname())
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &upstream{Conn: nc, br: bufio.NewReaderSize(nc, 16<<10), key: key}, nil
+}
+
+func hostPort(base *url.URL) string {
+	port := base.Port()
+	switch {
+	case port != "":
+	case base.Scheme == "https":
+		port = "443"
+	default:
+		port = "80"
+	}
+	return net.JoinHostPort(base.Hostname(), port)
+}
+
+func (u *upstreams) handshake(ctx context.Context, nc net.Conn, host string) (net.Conn, error) {
+	cfg := u.tls.Clone()
+	if cfg == nil {
+		cfg = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	cfg.ServerName = host
+	tc := tls.Client(nc, cfg)
+	ctx, cancel := context.WithTimeout(ctx, u.dialTimeout)
+	defer cancel()
+	if err := tc.HandshakeContext(ctx); err != nil {
+		_ = nc.Close()
+		return nil, fmt.Errorf("cannot connect to the worker over TLS: %w", err)
+	}
+	return tc, nil
+}
+
+func (u *upstreams) takeIdle(key string, now time.Time) *upstream {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	list := u.idle[key]
+	for len(list) > 0 {
+		c := list[len(list)-1]
+		list[len(list)-1] = nil
+		list = list[:len(list)-1]
+		u.idle[key] = list
+		if now.Sub(c.idleSince) < maxIdleUpstream {
+			c.reused = true
+			return c
+		}
+		_ = c.Close()
+	}
+	return nil
+}
+
+// put keeps c for the next request; the caller has read its response to the
+// end. Connections past their time are closed on the way.
+func (u *upstreams) put(c *upstream) {
+	now := time.Now()
+	c.idleSince = now
+	_ = c.SetReadDeadline(time.Time{})
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	list := u.idle[c.key]
+	for len(list) > 0 && (now.Sub(list[0].idleSince) >= maxIdleUpstream || len(list) >= maxIdlePerWorker) {
+		_ = list[0].Close()
+		list[0] = nil
+		list = list[1:]
+	}
+	if u.closed {
+		_ = c.Close()
+	} else {
+		list = append(list, c)
+	}
+	u.idle[c.key] = list
+}
+
+// Close closes every kept connection and keeps none from now on.
+func (u *upstreams) Close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.closed = true
+	for _, list := range u.idle {
+		for _, c := range list {
+			_ = c.Close()
+		}
+	}
+	u.idle = make(map[string][]*upstream)
+}
+
+// upstreamRequest is what goes to a worker. Every string in it is the
+// gateway's own or was checked to hold no control character.
+type upstreamRequest struct {
+	path, host, requestID     string
+	authorization             string
+	traceparent, tracestate   string
+	stream                    bool
+	body                      []byte
+	writeTimeout, firstByteIn time.Duration
+}
+
+// send writes the request and reads the response's header. sent is false only
+// if the worker can't have seen a whole request, so that another may be tried
+// without running it twice.
+func (c *upstream) send(scratch []byte, r *upstreamRequest) (buf []byte, sent bool, err error) {
+	buf = appendUpstreamHeader(scratch[:0], r)
+	now := time.Now()
+	if err := c.SetWriteDeadline(now.Add(r.writeTimeout)); err != nil {
+		return buf, false, fmt.Errorf("cannot write to the worker: %w", err)
+	}
+	if len(r.body) <= 8<<10 {
+		buf = append(buf, r.body...)
+		_, err = c.Write(buf)
+	} else {
+		parts := net.Buffers{buf, r.body}
+		_, err = parts.WriteTo(c.Conn)
+	}
+	if err != nil {
+		return buf, false, fmt.Errorf("cannot write to the worker: %w", err)
+	}
+	if err := c.SetReadDeadline(now.Add(r.firstByteIn)); err != nil {
+		return buf, true, fmt.Errorf("cannot read from the worker: %w", err)
+	}
+	return buf, true, c.readHeader()
+}
+
+// readHeader reads the final response header, passing over interim ones.
+func (c *upstream) readHeader() error {
+	for range 8 {
+		c.header.Reset()
+		if err := c.header.Read(c.br); err != nil {
+			return err
+		}
+		status := c.header.StatusCode()
+		if status >= 200 {
+			return nil
+		}
+		if status == fasthttp.StatusSwitchingProtocols {
+			break
+		}
+	}
+	return errors.New("the worker sent only interim responses")
+}
+
+func appendUpstreamHeader(dst []byte, r *upstreamRequest) []byte {
+	dst = append(dst, "POST "...)
+	dst = append(dst, r.path...)
+	dst = append(dst, " HTTP/1.1\r\nHost: "...)
+	dst = append(dst, r.host...)
+	dst = append(dst, "\r\nContent-Type: application/json\r\nContent-Length: "...)
+	dst = strconv.AppendInt(dst, int64(len(r.body)), 10)
+	if r.stream {
+		dst = append(dst, "\r\nAccept: text/event-stream\r\nX-Request-Id: "...)
+	} else {
+		dst = append(dst, "\r\nAccept: application/json\r\nX-Request-Id: "...)
+	}
+	dst = append(dst, r.requestID...)
+	for _, h := range [...]struct{ name, value string }{
+		{"\r\nAuthorization: Bearer ", r.authorization},
+		{"\r\ntraceparent: ", r.traceparent},
+		{"\r\ntracestate: ", r.tracestate},
+	} {
+		if h.value != "" {
+			dst = append(dst, h.name...)
+			dst = append(dst, h.value...)
+		}
+	}
+	return append(dst, "\r\n\r\n"...)
+}
+
+// upstreamBody reads a response body by the framing its header announced and
+// knows whether it ended as announced.
+type upstreamBody struct {
+	c       *upstream
+	r       io.Reader
+	left    int64 // bytes still announced; -1 for chunked, -2 for until close
+	clean   bool  // the body ended as announced
+	toClose bool  // the connection can't be used again
+}
+
+func newUpstreamBody(c *upstream) *upstreamBody {
+	b := &upstreamBody{c: c, left: int64(c.header.ContentLength()), toClose: c.header.ConnectionClose()}
+	switch {
+	case b.left == -1:
+		b.r = httputil.NewChunkedReader(c.br)
+	case b.left < 0:
+		b.left, b.r, b.toClose = -2, c.br, true
+	default:
+		b.r = c.br
+	}
+	return b
+}
+
+// wait blocks until a byte of the body can be read or the deadline passes,
+// and consumes nothing.
+func (b *upstreamBody) wait(deadline time.Time) error {
+	if b.c.br.Buffered() > 0 || b.left == 0 {
+		return nil
+	}
+	if err := b.c.SetReadDeadline(deadline); err != nil {
+		return err
+	}
+	_, err := b.c.br.Peek(1)
+	if err == io.EOF {
+		return nil // the read that follows says what the end means
+	}
+	return err
+}
+
+// Read implements io.Reader. io.EOF means the body ended as it was announced;
+// a body cut short is io.ErrUnexpectedEOF.
+func (b *upstreamBody) Read(p []byte) (int, error) {
+	if b.clean || b.left == 0 {
+		b.clean = true
+		return 0, io.EOF
+	}
+	if b.left > 0 && int64(len(p)) > b.left {
+		p = p[:b.left]
+	}
+	n, err := b.r.Read(p)
+	switch {
+	case b.left > 0:
+		b.left -= int64(n)
+		if b.left == 0 {
+			b.clean, err = true, nil
+		} else if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+	case b.left == -1 && err == io.EOF:
+		if terr := b.skipTrailer(); terr != nil {
+			return n, terr
+		}
+		b.clean = true
+	case b.left == -2 && err == io.EOF:
+		b.clean = true
+	}
+	return n, err
+}
+
+// skipTrailer reads what follows the last chunk, up to 4 KiB of it.
+func (b *upstreamBody) skipTrailer() error {
+	for total := 0; total < 4<<10; {
+		line, err := b.c.br.ReadSlice('\n')
+		if err != nil {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+		total += len(line)
+		if len(line) <= 2 {
+			return nil
+		}
+	}
+	return errors.New("the worker's trailer is longer than 4 KiB")
+}
+
+// reusable reports whether the connection may serve another request.
+func (b *upstreamBody) reusable() bool {
+	return b.clean && !b.toClose && b.c.br.Buffered() == 0
+}
