@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sluicegate/sluice/scoring"
 )
 
 // Config is the whole configuration file of `sluice serve`, decoded and with defaults filled in. This
@@ -144,10 +146,44 @@ type HealthConfig struct {
 	MetricsInterval time.Duration `yaml:"metricsInterval"`
 }
 
-// ScoringConfig holds what the time-to-first-token predictor starts from; it learns each worker's own
-// values from there.
+// ScoringConfig tunes the prediction of the time to first token. It describes an engine that nothing has
+// been learned about yet; each worker's own values are learned from there.
 type ScoringConfig struct {
+	BlockSize      int           `yaml:"blockSize"`      // tokens, of a worker that has not said
+	BatchTokens    int           `yaml:"batchTokens"`    // the engine's --max-num-batched-tokens
+	MaxSeqs        int           `yaml:"maxSeqs"`        // the engine's --max-num-seqs
 	SpeculativeTTL time.Duration `yaml:"speculativeTTL"` // how long a pick's own blocks count before events confirm them
+	LoadStale      time.Duration `yaml:"loadStale"`      // the age at which a worker's reported load no longer counts
+	IdleHalfLife   time.Duration `yaml:"idleHalfLife"`   // how fast what was learned about an unused worker fades
+	Prior          PriorConfig   `yaml:"prior"`
+}
+
+// PriorConfig is what a pool's first worker is assumed to take.
+type PriorConfig struct {
+	Base      time.Duration `yaml:"base"`      // of any request
+	PerKilo   time.Duration `yaml:"perKilo"`   // for 1,000 uncached prompt tokens
+	PerSeq    time.Duration `yaml:"perSeq"`    // for each sequence running beside it
+	Attention time.Duration `yaml:"attention"` // for 1,000 uncached tokens after 1,000 earlier ones
+}
+
+// fleet returns the scorer's configuration.
+func (c *ScoringConfig) fleet(seed uint64) scoring.Config {
+	f := scoring.DefaultConfig()
+	f.Seed = seed
+	f.BlockSize, f.BatchTokens, f.MaxSeqs = c.BlockSize, c.BatchTokens, c.MaxSeqs
+	f.SpeculativeTTL, f.LoadStale, f.IdleHalfLife = c.SpeculativeTTL, c.LoadStale, c.IdleHalfLife
+	f.Prior = scoring.Coefficients(c.Prior)
+	return f
+}
+
+// defaultScoring returns the scorer's own defaults.
+func defaultScoring() ScoringConfig {
+	f := scoring.DefaultConfig()
+	return ScoringConfig{
+		BlockSize: f.BlockSize, BatchTokens: f.BatchTokens, MaxSeqs: f.MaxSeqs,
+		SpeculativeTTL: f.SpeculativeTTL, LoadStale: f.LoadStale, IdleHalfLife: f.IdleHalfLife,
+		Prior: PriorConfig(f.Prior),
+	}
 }
 
 // PricesConfig names the price table; without one no request has a cost.
@@ -214,7 +250,7 @@ func DefaultConfig() Config {
 			HealthyAfter:    1,
 			MetricsInterval: time.Second,
 		},
-		Scoring: ScoringConfig{SpeculativeTTL: 3 * time.Second},
+		Scoring: defaultScoring(),
 		Ledger:  LedgerConfig{Path: "sluice.db"},
 		Metrics: MetricsConfig{MaxSeries: 10000},
 		Drain:   DrainConfig{Delay: 5 * time.Second, Deadline: 300 * time.Second},

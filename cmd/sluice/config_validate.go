@@ -36,7 +36,7 @@ var (
 	headerPattern = regexp.MustCompile(`^[a-z0-9!#$%&'*+.^_|~-]{1,64}$`)
 	claimPattern  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 	// claimTypePattern is a CEL scalar or a list of one.
-	claimTypePattern = regexp.MustCompile(`^(string|int|double|bool|list\((string|int|double|bool)\))$`)
+	claimTypePattern = regexp.MustCompile(`^(?:list\()?(?:bool|int|uint|double|string|bytes|duration|timestamp)\)?$`)
 )
 
 const (
@@ -249,7 +249,7 @@ func (v *validator) policy() {
 	for name, typ := range p.Claims {
 		at := "policy.claims." + name
 		v.matching(at, name, claimPattern, "letters, digits and underscores, so that policies can write principal.claims.NAME")
-		v.matching(at, typ, claimTypePattern, "string, int, double, bool, or a list such as list(string)")
+		v.matching(at, typ, claimTypePattern, "bool, int, uint, double, string, bytes, duration, timestamp, or a list such as list(string)")
 	}
 }
 
@@ -301,13 +301,28 @@ func (v *validator) pacing() {
 	v.duration("health.metricsInterval", h.MetricsInterval, 10*time.Millisecond, time.Hour)
 	v.count("health.unhealthyAfter", int64(h.UnhealthyAfter), 1, 1000)
 	v.count("health.healthyAfter", int64(h.HealthyAfter), 1, 1000)
-	v.duration("scoring.speculativeTTL", v.cfg.Scoring.SpeculativeTTL, 0, time.Hour)
+	fleet := v.cfg.Scoring.fleet(0)
+	if err := fleet.Validate(); err != nil {
+		v.scoring(err)
+	}
 	d := &v.cfg.Drain
 	v.duration("drain.delay", d.Delay, 0, 24*time.Hour)
 	v.duration("drain.deadline", d.Deadline, 0, 24*time.Hour)
 	if d.Deadline < d.Delay {
 		v.errorf("drain.deadline", "is %s, should not be before drain.delay (%s): both count from the signal", d.Deadline, d.Delay)
 	}
+}
+
+// scoring reports an error of scoring.Config.Validate, which begins with the field's Go name, at the key
+// of that field.
+func (v *validator) scoring(err error) {
+	text := strings.TrimPrefix(err.Error(), "scoring: ")
+	field, rest, _ := strings.Cut(text, " ")
+	path := "scoring"
+	for name := range strings.SplitSeq(field, ".") {
+		path += "." + strings.ToLower(name[:min(1, len(name))]) + name[min(1, len(name)):]
+	}
+	v.errorf(path, "%s", rest)
 }
 
 func (v *validator) observability() {

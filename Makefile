@@ -1,0 +1,112 @@
+# Sluice. `make` or `make help` lists the verbs; `make check` is all that CI asks for.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+GO ?= go
+BIN := bin/sluice
+GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+# What `make race` tests; `make check` takes the packages that share state between goroutines.
+RACE ?= ./...
+RACE_KEY := ./gateway/... ./ratelimit/... ./scoring/... ./tenancy/... ./policy/...
+# `make bench BENCH=Pick COUNT=6`, `make fuzz FUZZTIME=2m`.
+BENCH ?= .
+COUNT ?= 1
+FUZZTIME ?= 20s
+
+say = @printf '\033[1m== %s\033[0m\n' "$(1)"
+
+.PHONY: help
+help: ## list the verbs
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+.PHONY: build
+build: native ## build bin/sluice
+	$(call say,build $(BIN))
+	@$(GO) build -o $(BIN) ./cmd/sluice
+
+.PHONY: native
+native: tools ## build the static tokenizer library (kept until its sources change)
+	@scoring/tokenize/native/build.sh
+
+.PHONY: tools
+tools:
+	@for t in $(GO) cargo cc; do \
+	  command -v $$t >/dev/null || { \
+	    echo "make: $$t is not installed. Sluice needs Go 1.26, Rust (cargo) and a C compiler (cc)." >&2; \
+	    echo "Without Rust and C there is 'make nocgo', which counts tokens through the workers instead." >&2; exit 1; }; \
+	done
+
+.PHONY: nocgo
+nocgo: ## build and vet without cgo: bin/sluice-nocgo
+	$(call say,build and vet without cgo)
+	@CGO_ENABLED=0 $(GO) build -tags notokenizers -o bin/sluice-nocgo ./cmd/sluice
+	@CGO_ENABLED=0 $(GO) vet -tags notokenizers ./...
+
+.PHONY: testdata
+testdata:
+	@scoring/tokenize/testdata/fetch.sh
+
+.PHONY: test
+test: native testdata ## run every test
+	$(call say,test)
+	@$(GO) test -shuffle=on ./...
+
+.PHONY: race
+race: native testdata ## run every test under the race detector
+	$(call say,race $(RACE))
+	@$(GO) test -race -shuffle=on $(RACE)
+
+.PHONY: bench
+bench: native testdata ## run the benchmarks
+	$(call say,bench)
+	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./...
+
+.PHONY: fuzz
+fuzz: native testdata ## run each fuzz target for FUZZTIME
+	@for dir in $$(grep -rlE '^func Fuzz[A-Z]' --include='*_test.go' . | xargs -r dirname | sort -u); do \
+	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$dir/*_test.go | sed 's/^func //' | sort -u); do \
+	    printf '\033[1m== fuzz %s %s\033[0m\n' "$$dir" "$$target"; \
+	    $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$dir; \
+	  done; \
+	done
+
+.PHONY: lint
+lint: ## gofmt, go vet, golangci-lint with the import rules
+	$(call say,lint)
+	@files=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	  [ -z "$$files" ] || { echo "not formatted by gofmt:" >&2; echo "$$files" >&2; exit 1; }
+	@$(GO) vet ./...
+	@$(GO) run $(GOLANGCI) run ./...
+
+.PHONY: policies
+policies: build ## test the shipped policies, each rule seen both ways
+	$(call say,policies)
+	@$(BIN) policy test --coverage --min-coverage 100 policies
+
+.PHONY: demo
+demo: build ## the whole thing on this machine, with simulated workers
+	@$(BIN) demo
+
+.PHONY: e2e
+e2e: build ## the demo, playing a scripted tour against itself
+	$(call say,e2e)
+	@$(BIN) demo --check
+
+.PHONY: e2e-engine
+e2e-engine: build ## the gateway before two real vLLM workers on CPU (needs about 6 GB of disk)
+	$(call say,e2e with real engines)
+	@deploy/e2e/engine.sh
+
+.PHONY: check
+check: lint test ## everything CI does
+	@$(MAKE) race RACE="$(RACE_KEY)"
+	@$(MAKE) policies nocgo e2e
+
+.PHONY: clean
+clean: ## remove what was built
+	@rm -rf bin scoring/tokenize/native/lib scoring/tokenize/native/target
