@@ -221,7 +221,7 @@ func (d *yamlDecoder) list(node ast.Node, path string, v reflect.Value) {
 	out := reflect.MakeSlice(v.Type(), len(seq.Values), len(seq.Values))
 	for i, item := range seq.Values {
 		elem := out.Index(i)
-		if def, ok := elem.Addr().Interface().(defaulter); ok {
+		if def, ok := reflect.TypeAssert[defaulter](elem.Addr()); ok {
 			def.setDefaults()
 		}
 		at := path + "[" + strconv.Itoa(i) + "]"

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// configKeys returns every key of the configuration, as documentation writes it, with its default in
+// text; the default is empty where the zero value stands for "none", "required" or another key's value.
+func configKeys() map[string]string {
+	keys := make(map[string]string)
+	var walk func(v reflect.Value, path string)
+	walk = func(v reflect.Value, path string) {
+		switch {
+		case v.Kind() == reflect.Struct:
+			for sf, field := range v.Fields() {
+				walk(field, joinPath(path, sf.Tag.Get("yaml")))
+			}
+		case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct:
+			elem := reflect.New(v.Type().Elem())
+			if def, ok := reflect.TypeAssert[defaulter](elem); ok {
+				def.setDefaults()
+			}
+			walk(elem.Elem(), path+"[]")
+		case v.Kind() == reflect.Slice:
+			keys[path] = strings.Join(v.Interface().([]string), ", ")
+		case v.Kind() == reflect.Bool:
+			keys[path] = fmt.Sprint(v.Bool())
+		case v.IsZero():
+			keys[path] = ""
+		default:
+			keys[path] = fmt.Sprint(v.Interface())
+		}
+	}
+	walk(reflect.ValueOf(DefaultConfig()), "")
+	return keys
+}
+
+// The documentation has a row for every key, with its true default, and for no other.
+func TestConfigurationIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := configKeys()
+	row := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (.*?) \\|")
+	documented := make(map[string]string)
+	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
+		documented[m[1]] = m[2]
+	}
+	for key, def := range keys {
+		got, ok := documented[key]
+		if !ok {
+			t.Errorf("%s is not documented", key)
+		} else if def != "" && got != "`"+def+"`" {
+			t.Errorf("%s: the default is documented as %s, but it is `%s`", key, got, def)
+		} else if def == "" && strings.HasPrefix(got, "`") && got != "`policy.defaultMaxTokens`" {
+			t.Errorf("%s: the default is documented as %s, but there is none", key, got)
+		}
+	}
+	for key := range documented {
+		if _, ok := keys[key]; !ok {
+			t.Errorf("%s is documented, but not a key", key)
+		}
+	}
+}
