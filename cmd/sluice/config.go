@@ -67,6 +67,8 @@ type AdminListenConfig struct {
 type LimitsConfig struct {
 	BodyBytes        ByteSize      `yaml:"bodyBytes"`        // request body, as received and decoded
 	HeaderBytes      ByteSize      `yaml:"headerBytes"`      // request line and all headers together
+	HeaderRead       time.Duration `yaml:"headerRead"`       // for all headers of a request to arrive
+	BodyRead         time.Duration `yaml:"bodyRead"`         // for a whole body to arrive
 	QueueWait        time.Duration `yaml:"queueWait"`        // waiting for a worker with room
 	ConnectTimeout   time.Duration `yaml:"connectTimeout"`   // to a worker
 	FirstByteStream  time.Duration `yaml:"firstByteStream"`  // from a worker, streaming
@@ -87,10 +89,11 @@ type TenantsConfig struct {
 
 // PolicyConfig says where the policies are and which names they may use.
 type PolicyConfig struct {
-	Dir              string            `yaml:"dir"`        // read recursively
-	AllowEmpty       bool              `yaml:"allowEmpty"` // false refuses to start without a policy
-	Headers          []string          `yaml:"headers"`    // request headers that policies may read, lower case
-	Classes          []string          `yaml:"classes"`    // QoS classes, most urgent first
+	Dir              string            `yaml:"dir"`             // read recursively
+	AllowEmpty       bool              `yaml:"allowEmpty"`      // true starts although the folder holds no policy
+	Headers          []string          `yaml:"headers"`         // request headers that policies may read, lower case
+	LabelPrincipals  []string          `yaml:"labelPrincipals"` // ids of callers whose x-sluice-content-labels are believed
+	Classes          []string          `yaml:"classes"`         // QoS classes, most urgent first
 	DefaultClass     string            `yaml:"defaultClass"`
 	DefaultMaxTokens int64             `yaml:"defaultMaxTokens"` // output limit of a request that names none, for models without their own
 	Claims           map[string]string `yaml:"claims"`           // claim name to CEL type
@@ -225,6 +228,8 @@ func DefaultConfig() Config {
 		Limits: LimitsConfig{
 			BodyBytes:        32 * MiB,
 			HeaderBytes:      64 * KiB,
+			HeaderRead:       10 * time.Second,
+			BodyRead:         300 * time.Second,
 			QueueWait:        30 * time.Second,
 			ConnectTimeout:   2 * time.Second,
 			FirstByteStream:  120 * time.Second,

@@ -133,7 +133,7 @@ func (d *yamlDecoder) mapping(node ast.Node, path string) ([]*ast.MappingValueNo
 	case *ast.MappingValueNode:
 		entries = []*ast.MappingValueNode{n}
 	default:
-		d.add(node, path, "is %s, should be a mapping of keys to values", kindOf(node))
+		d.add(node, path, "is %s, should be a mapping of keys to values", kindOfNode(node))
 		return nil, false
 	}
 	seen := make(map[string]filePosition, len(entries))
@@ -164,7 +164,7 @@ func (d *yamlDecoder) key(e *ast.MappingValueNode, path string) (string, bool) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.NullNode:
 		return e.Key.GetToken().Value, true
 	}
-	d.add(e.Key, path, "is %s as a key, should be a plain name", kindOf(e.Key))
+	d.add(e.Key, path, "is %s as a key, should be a plain name", kindOfNode(e.Key))
 	return "", false
 }
 
@@ -215,7 +215,7 @@ func (d *yamlDecoder) stringMap(node ast.Node, path string, v reflect.Value) {
 func (d *yamlDecoder) list(node ast.Node, path string, v reflect.Value) {
 	seq, ok := node.(*ast.SequenceNode)
 	if !ok {
-		d.add(node, path, "is %s, should be a list", kindOf(node))
+		d.add(node, path, "is %s, should be a list", kindOfNode(node))
 		return
 	}
 	out := reflect.MakeSlice(v.Type(), len(seq.Values), len(seq.Values))
@@ -240,25 +240,25 @@ func (d *yamlDecoder) scalar(node ast.Node, path string, v reflect.Value) {
 			v.SetString(text)
 			return
 		}
-		d.add(node, path, "is %s, should be text%s", kindOf(node), quoteHint(node))
+		d.add(node, path, "is %s, should be text%s", kindOfNode(node), quoteHint(node))
 	case reflect.Bool:
 		if b, ok := node.(*ast.BoolNode); ok {
 			v.SetBool(b.Value)
 			return
 		}
-		d.add(node, path, "is %s, should be true or false", kindOf(node))
+		d.add(node, path, "is %s, should be true or false", kindOfNode(node))
 	case reflect.Int, reflect.Int64:
 		if n, ok := integerOf(node); ok {
 			v.SetInt(n)
 			return
 		}
-		d.add(node, path, "is %s, should be a whole number", kindOf(node))
+		d.add(node, path, "is %s, should be a whole number", kindOfNode(node))
 	case reflect.Float64:
 		if x, ok := numberOf(node); ok {
 			v.SetFloat(x)
 			return
 		}
-		d.add(node, path, "is %s, should be a number", kindOf(node))
+		d.add(node, path, "is %s, should be a number", kindOfNode(node))
 	default:
 		panic("BUG: no decoding of " + v.Type().String() + " at " + path)
 	}
@@ -275,7 +275,7 @@ func (d *yamlDecoder) duration(node ast.Node, path string, v reflect.Value) {
 	}
 	text, ok := textOf(node)
 	if !ok {
-		d.add(node, path, "is %s, %s", kindOf(node), should)
+		d.add(node, path, "is %s, %s", kindOfNode(node), should)
 		return
 	}
 	dur, err := time.ParseDuration(text)
@@ -294,7 +294,7 @@ func (d *yamlDecoder) byteSize(node ast.Node, path string, v reflect.Value) {
 	}
 	text, ok := textOf(node)
 	if !ok {
-		d.add(node, path, "is %s, %s", kindOf(node), should)
+		d.add(node, path, "is %s, %s", kindOfNode(node), should)
 		return
 	}
 	size, err := ParseByteSize(text)
@@ -340,8 +340,8 @@ func numberOf(node ast.Node) (float64, bool) {
 	return 0, false
 }
 
-// kindOf names what a node is, for "is …, should be …".
-func kindOf(node ast.Node) string {
+// kindOfNode names what a node is, for "is …, should be …".
+func kindOfNode(node ast.Node) string {
 	switch n := node.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
 		return "a mapping"

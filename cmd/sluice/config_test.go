@@ -62,13 +62,13 @@ func TestLoadConfigFull(t *testing.T) {
 			Admin:  AdminListenConfig{Address: "10.0.0.1:9090", TokenFile: in("admin.token")},
 		},
 		Limits: LimitsConfig{
-			BodyBytes: MiB, HeaderBytes: 16 * KiB, QueueWait: time.Second, ConnectTimeout: 100 * time.Millisecond,
+			BodyBytes: MiB, HeaderBytes: 16 * KiB, HeaderRead: 6 * time.Second, BodyRead: 7 * time.Second, QueueWait: time.Second, ConnectTimeout: 100 * time.Millisecond,
 			FirstByteStream: time.Minute, FirstByteUnary: 2 * time.Minute, StreamIdle: 3 * time.Second,
 			ClientWrite: 4 * time.Second, IdleConnection: 5 * time.Second, ResponseBytes: 2 * MiB, EventBytes: MiB,
 		},
 		Tenants: TenantsConfig{File: in("tenants.yaml")},
 		Policy: PolicyConfig{
-			Dir: in("policies"), AllowEmpty: true, Headers: []string{"x-team"}, Classes: []string{"fast", "slow"},
+			Dir: in("policies"), AllowEmpty: true, Headers: []string{"x-team"}, LabelPrincipals: []string{"key:k1"}, Classes: []string{"fast", "slow"},
 			DefaultClass: "slow", DefaultMaxTokens: 100, Claims: map[string]string{"department": "string", "roles": "list(string)"},
 		},
 		CacheIsolation: CacheIsolationConfig{Default: "principal", KeyFile: in("cache.key")},

@@ -32,9 +32,10 @@ var (
 	// labelPattern is what policies may name: pools, classes, labels.
 	labelPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	// workerPattern is what appears in metrics, the ledger and x-sluice-worker.
-	workerPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
-	headerPattern = regexp.MustCompile(`^[a-z0-9!#$%&'*+.^_|~-]{1,64}$`)
-	claimPattern  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+	workerPattern    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+	headerPattern    = regexp.MustCompile(`^[a-z0-9!#$%&'*+.^_|~-]{1,64}$`)
+	principalPattern = regexp.MustCompile(`^(key|jwt|mtls):.+$`)
+	claimPattern     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 	// claimTypePattern is a CEL scalar or a list of one.
 	claimTypePattern = regexp.MustCompile(`^(?:list\()?(?:bool|int|uint|double|string|bytes|duration|timestamp)\)?$`)
 )
@@ -192,6 +193,8 @@ func (v *validator) limits() {
 		key   string
 		value time.Duration
 	}{
+		{"headerRead", l.HeaderRead},
+		{"bodyRead", l.BodyRead},
 		{"queueWait", l.QueueWait},
 		{"connectTimeout", l.ConnectTimeout},
 		{"firstByteStream", l.FirstByteStream},
@@ -222,11 +225,8 @@ func (v *validator) count(path string, value, least, most int64) {
 
 func (v *validator) policy() {
 	p := &v.cfg.Policy
-	if p.Dir == "" && !p.AllowEmpty {
-		v.errorf("policy.dir", "is missing, should be the folder of the policies; to admit every authenticated request without one, set policy.allowEmpty: true")
-	}
-	if p.Dir == "" && p.AllowEmpty {
-		v.warnf("policy.dir", "no policies: every authenticated request is admitted")
+	if p.Dir == "" {
+		v.errorf("policy.dir", "is missing, should be the folder of the policies")
 	}
 	if len(p.Headers) > maxPolicyHeaders {
 		v.errorf("policy.headers", "has %d entries, should have at most %d", len(p.Headers), maxPolicyHeaders)
@@ -235,6 +235,9 @@ func (v *validator) policy() {
 		v.policyHeader(fmt.Sprintf("policy.headers[%d]", i), h)
 	}
 	v.unique("policy.headers", p.Headers)
+	for i, id := range p.LabelPrincipals {
+		v.matching(fmt.Sprintf("policy.labelPrincipals[%d]", i), id, principalPattern, "a principal's id as in key:KEY-ID")
+	}
 	if len(p.Classes) == 0 {
 		v.errorf("policy.classes", "is empty, should list the QoS classes, most urgent first")
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -106,6 +107,10 @@ func newRootCommand() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		newServeCommand(),
+		newCheckCommand(time.Now),
+		newKeysCommand(time.Now),
+		newChargebackCommand(),
+		newTokensCommand(),
 		newVersionCommand(),
 	)
 	return root

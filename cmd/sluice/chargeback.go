@@ -1,0 +1,201 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluicegate/sluice/tenancy"
+	"github.com/sluicegate/sluice/tenancy/chargeback"
+	"github.com/sluicegate/sluice/tenancy/ledger"
+)
+
+func newChargebackCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "chargeback",
+		Short: "Charges out of the ledger, for finance",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newExportCommand())
+	return cmd
+}
+
+// exportFlags are what `chargeback export` was asked for.
+type exportFlags struct{ config, ledger, prices, period, output string }
+
+func newExportCommand() *cobra.Command {
+	var f exportFlags
+	cmd := &cobra.Command{
+		Use:   "export --period YYYY-MM (--ledger FILE | -c FILE)",
+		Short: "Write the charges of a month as CSV that equals the ledger to the last unit",
+		Long: "Write the charges of a month (UTC, by the end of each request) as CSV in FOCUS columns. Nothing is written\n" +
+			"unless the lines' sums equal the ledger's own. The ledger may be in use by a running gateway.\n\n" +
+			"Costs are those of the ledger: each request's, at the prices it was admitted under. With a price table,\n" +
+			"requests charged at other prices than the table has now are counted, and nothing else changes.",
+		Example: "  sluice chargeback export --ledger sluice.db --period 2026-11 -o november.csv",
+		Args:    cobra.NoArgs,
+		RunE: command(func(cmd *cobra.Command, _ []string) error {
+			return export(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		}),
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&f.config, "config", "c", "", "configuration file to take the ledger and the prices from")
+	flags.StringVar(&f.ledger, "ledger", "", "the ledger")
+	flags.StringVar(&f.prices, "prices", "", "price table to compare the ledger's prices with")
+	flags.StringVar(&f.period, "period", "", "month, as in 2026-11")
+	flags.StringVarP(&f.output, "output", "o", "", "file to write, replaced whole; default: standard output")
+	markRequired(cmd, "period")
+	cmd.MarkFlagsOneRequired("config", "ledger")
+	return cmd
+}
+
+var periodPattern = regexp.MustCompile(`^\d{4}-(0[1-9]|1[0-2])$`)
+
+// periodOf returns the instants between which the requests of a month end.
+func periodOf(text string) (from, to time.Time, err error) {
+	if !periodPattern.MatchString(text) {
+		return from, to, &usageError{fmt.Sprintf("--period %q is not a month, should be as in 2026-11", clip(text))}
+	}
+	from, err = time.Parse("2006-01", text)
+	return from, from.AddDate(0, 1, 0), err
+}
+
+func export(ctx context.Context, f exportFlags, stdout, stderr io.Writer) error {
+	from, to, err := periodOf(f.period)
+	if err != nil {
+		return err
+	}
+	if f.config != "" {
+		cfg, _, err := LoadConfig(f.config)
+		if err != nil {
+			return err
+		}
+		if f.ledger == "" {
+			f.ledger = cfg.Ledger.Path
+		}
+		if f.prices == "" {
+			f.prices = cfg.Prices.File
+		}
+	}
+	reader, err := ledger.OpenReader(f.ledger)
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	rows, err := reader.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+
+	write := func(w io.Writer) error { return chargeback.Export(ctx, rows, f.period, w) }
+	if f.output == "" {
+		// Held back until it is whole: half an export on standard output would look like a whole one.
+		var buf bytes.Buffer
+		if err := write(&buf); err != nil {
+			return err
+		}
+		if _, err := buf.WriteTo(stdout); err != nil {
+			return fmt.Errorf("cannot write the export: %w", err)
+		}
+	} else if err := replaceFile(f.output, write); err != nil {
+		return err
+	}
+	totals, err := rows.Totals(ctx, from, to)
+	if err != nil {
+		return err
+	}
+	writeTotals(stderr, f.period, totals)
+	if f.prices == "" {
+		return nil
+	}
+	return comparePrices(ctx, stderr, rows, f.prices, from, to)
+}
+
+// replaceFile lets write fill a temporary file beside path and puts it in path's place, so that path
+// holds the old content or the new one and never a part.
+func replaceFile(path string, write func(io.Writer) error) (err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(tmp.Name())
+		}
+	}()
+	if err := write(tmp); err != nil {
+		_ = tmp.Close()
+		return err
+	}
+	if err := errors.Join(tmp.Chmod(0o644), tmp.Sync(), tmp.Close()); err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	return nil
+}
+
+func writeTotals(w io.Writer, period string, totals []tenancy.Totals) {
+	if len(totals) == 0 {
+		fmt.Fprintf(w, "%s: no requests in the ledger.\n", period)
+		return
+	}
+	for _, t := range totals {
+		cost := formatMicro(t.Costs.Total()) + " " + t.Currency
+		if t.Currency == "" {
+			cost = "no price"
+		}
+		fmt.Fprintf(w, "%s: %s, %d input tokens (%d cached), %d output tokens: %s\n",
+			period, count(int(t.Rows), "request"), t.InputTokens, t.CachedTokens, t.OutputTokens, cost)
+	}
+	fmt.Fprintf(w, "%s: the export equals the ledger.\n", period)
+}
+
+// formatMicro writes micro-units as a decimal number of units, exactly.
+func formatMicro(micro int64) string {
+	sign := ""
+	if micro < 0 {
+		sign, micro = "-", -micro
+	}
+	return fmt.Sprintf("%s%d.%06d", sign, micro/1_000_000, micro%1_000_000)
+}
+
+// comparePrices counts the requests whose prices are not those of the table.
+func comparePrices(ctx context.Context, w io.Writer, rows chargeback.Source, file string, from, to time.Time) error {
+	table, err := chargeback.LoadPrices(file)
+	if err != nil {
+		return err
+	}
+	same, other, unpriced := 0, 0, 0
+	for row, err := range rows.Rows(ctx, from, to) {
+		if err != nil {
+			return fmt.Errorf("cannot read the ledger: %w", err)
+		}
+		if row.InputTokens == 0 && row.OutputTokens == 0 {
+			continue // nothing was charged at any price
+		}
+		price, ok := table.Price(row.Model, row.Start)
+		switch {
+		case row.Currency == "" && !ok:
+			unpriced++
+		case ok && price.Currency == row.Currency && price.Prices == row.Prices:
+			same++
+		default:
+			other++
+		}
+	}
+	fmt.Fprintf(w, "%s: %d requests charged at the prices of %s, %d at others, %d without a price in either.\n",
+		from.Format("2006-01"), same, file, other, unpriced)
+	return nil
+}

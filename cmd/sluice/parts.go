@@ -1,0 +1,85 @@
+package main
+
+import (
+	"crypto/tls"
+	"fmt"
+
+	"github.com/sluicegate/sluice/gateway"
+)
+
+// gatewayConfig returns the numbers of the HTTP edge. It reads the cache isolation key.
+func gatewayConfig(cfg *Config) (gateway.Config, error) {
+	l := &cfg.Limits
+	gc := gateway.DefaultConfig()
+	gc.BodyBytes, gc.HeaderBytes = int(l.BodyBytes), int(l.HeaderBytes)
+	gc.HeaderRead, gc.BodyRead, gc.IdleConnection = l.HeaderRead, l.BodyRead, l.IdleConnection
+	gc.ClientWrite = l.ClientWrite
+	gc.Connect, gc.FirstByteStream, gc.FirstByteUnary, gc.StreamIdle = l.ConnectTimeout, l.FirstByteStream, l.FirstByteUnary, l.StreamIdle
+	gc.ResponseBytes, gc.EventBytes = int(l.ResponseBytes), int(l.EventBytes)
+	gc.KeepAliveComment, gc.Retries = l.KeepAliveComment, l.Retries
+	gc.PolicyHeaders, gc.LabelPrincipals = cfg.Policy.Headers, cfg.Policy.LabelPrincipals
+	for _, text := range cfg.TrustedProxies {
+		p, err := parseNetwork(text)
+		if err != nil {
+			return gc, fmt.Errorf("cannot read trustedProxies: %w", err)
+		}
+		gc.TrustedProxies = append(gc.TrustedProxies, p)
+	}
+	if cfg.CacheIsolation.KeyFile != "" {
+		key, err := readKey(cfg.CacheIsolation.KeyFile)
+		if err != nil {
+			return gc, fmt.Errorf("cannot read cacheIsolation.keyFile: %w", err)
+		}
+		gc.CacheKey = key
+	}
+	return gc, nil
+}
+
+// tlsConfig returns the public listener's TLS, or nil for clear text.
+func tlsConfig(t TLSConfig) (*tls.Config, error) {
+	if !t.Enabled() {
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("cannot load the certificate: %w", err)
+	}
+	least := map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}[t.MinVersion]
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: least, NextProtos: []string{"http/1.1"}}, nil
+}
+
+// gatewayModels returns the models as clients see them; created is the time their listing shows.
+func gatewayModels(cfg *Config, created int64) []gateway.Model {
+	list := make([]gateway.Model, len(cfg.Models))
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
+		list[i] = gateway.Model{
+			Name: m.Name, Aliases: m.Aliases, Upstream: m.Upstream, Family: m.Family, ContextLength: int(m.ContextLength),
+			DefaultMaxTokens: m.DefaultMaxTokens, BytesPerToken: m.BytesPerToken, Created: created,
+		}
+	}
+	return list
+}
+
+// gatewayPools returns the pools with their workers' API keys, and the pools of each model in the
+// configuration's order.
+func gatewayPools(cfg *Config) (map[string]gateway.Pool, map[string][]string, error) {
+	pools := make(map[string]gateway.Pool, len(cfg.Pools))
+	ofModel := make(map[string][]string, len(cfg.Models))
+	for i := range cfg.Pools {
+		p := &cfg.Pools[i]
+		var gp gateway.Pool
+		if p.APIKeyFile != "" {
+			key, err := readSecretText(p.APIKeyFile)
+			if err != nil {
+				return nil, nil, fmt.Errorf("cannot read pools[%d].apiKeyFile: %w", i, err)
+			}
+			gp.APIKey = key
+		}
+		pools[p.Name] = gp
+		for _, m := range p.Models {
+			ofModel[m] = append(ofModel[m], p.Name)
+		}
+	}
+	return pools, ofModel, nil
+}
