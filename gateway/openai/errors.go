@@ -1,5 +1,10 @@
 package openai
 
+const (
+	typeInvalid = "invalid_request_error"
+	typeServer  = "server_error"
+)
+
 // Error is a refusal of a request body.
 type Error struct {
 	// Status is the HTTP status.
@@ -16,43 +21,35 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Message }
 
+// Body returns the error as an answer's content.
+func (e *Error) Body() ErrorBody {
+	return ErrorBody{Message: e.Message, Type: typeInvalid, Param: e.Param, Code: e.Code}
+}
+
 // ErrorBody is the content of an error answer. An empty Param or Code is
 // written as null.
 type ErrorBody struct {
 	Message, Type, Param, Code string
 }
 
-// Body returns the error as an answer's content.
-func (e *Error) Body() ErrorBody {
-	return ErrorBody{Message: e.Message, Type: "invalid_request_error", Param: e.Param, Code: e.Code}
+// AppendError appends the body of an error answer to dst.
+func AppendError(dst []byte, e ErrorBody) []byte {
+	dst = append(dst, `{"error":{"message":`...)
+	dst = appendQuoted(dst, e.Message)
+	dst = append(dst, `,"type":`...)
+	dst = appendQuoted(dst, e.Type)
+	dst = append(dst, `,"param":`...)
+	dst = appendQuotedOrNull(dst, e.Param)
+	dst = append(dst, `,"code":`...)
+	dst = appendQuotedOrNull(dst, e.Code)
+	return append(dst, `}}`...)
 }
 
-// Cause is what a worker's error means for the gateway.
-type Cause uint8
-
-const (
-	// CauseFault is a fault of the worker or of the link to it.
-	CauseFault Cause = iota + 1
-	// CauseRequest is a request that the worker judged invalid.
-	CauseRequest
-	// CauseContext is an input longer than the model's context.
-	CauseContext
-	// CauseStaleModel is a worker that does not serve a model it should.
-	CauseStaleModel
-	// CauseNoEndpoint is a worker without the endpoint.
-	CauseNoEndpoint
-	// CauseCredential is a worker that refused the gateway's own key.
-	CauseCredential
-	// CauseSaturated is a worker that has no room now.
-	CauseSaturated
-)
-
-// WorkerError is a worker's error answer, rebuilt for the client.
-type WorkerError struct {
-	// Status is the HTTP status for the client.
-	Status int
-	// Cause is what the error means.
-	Cause Cause
-	// Body is the content for the client.
-	Body ErrorBody
+// AppendErrorEvent appends the event that reports an error once a stream of
+// chat or completions has begun. No [DONE] may follow it: with one, or with no
+// event at all, clients take the answer for complete.
+func AppendErrorEvent(dst []byte, e ErrorBody) []byte {
+	dst = append(dst, "data: "...)
+	dst = AppendError(dst, e) // It has no line ends: they are escaped.
+	return append(dst, "\n\n"...)
 }

@@ -59,9 +59,9 @@ func (m Modality) AppendNames(dst []string) []string {
 	return dst
 }
 
-// Request is what Scan found in a body. The byte slices are views into the body
-// or into the Request's own memory: they hold until the body changes or Reset is
-// called, and must not be changed. Null counts as absent throughout.
+// Request is what Scan found in a body. Its byte slices and pointers are views
+// into the body or into the Request itself: they hold until the body changes or
+// Reset is called, and must not be changed. Null counts as absent throughout.
 //
 // A Request is made to be pooled: one Scan after another, each of which resets
 // it first. It is not safe for concurrent use.

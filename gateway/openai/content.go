@@ -1,0 +1,359 @@
+package openai
+
+import "unicode/utf8"
+
+// addText counts a string that becomes part of a prompt.
+func (s *scanner) addText(t token) {
+	if t.size > 0 {
+		s.req.TextBytes += t.size
+		s.req.Modalities |= Text
+	}
+}
+
+// count passes over a value that the engine's template may write into the
+// prompt: a string by its own size, anything else by that of its JSON text.
+func (s *scanner) count() {
+	switch start := s.i; s.peek() {
+	case '"':
+		s.addText(s.str())
+	case '{', '[':
+		s.walk()
+		s.req.TextBytes += s.i - start
+	default:
+		s.skip()
+	}
+}
+
+// messages reads the messages of a chat.
+func (s *scanner) messages() {
+	if s.peek() != '[' {
+		s.orNull("an array of messages")
+		return
+	}
+	s.enter()
+	for first := true; s.element(first); first = false {
+		s.at = place{field: fieldMessages, depth: 1, index: s.req.MessageCount}
+		s.req.MessageCount++
+		if s.peek() != '{' {
+			s.wrongType("an object")
+			s.skip()
+			continue
+		}
+		s.message()
+	}
+}
+
+func (s *scanner) message() {
+	s.enter()
+	var seen watched
+	for first := true; ; first = false {
+		key, ok := s.member(first)
+		if !ok {
+			return
+		}
+		name := s.name(key)
+		w := watchedOf(name)
+		s.once(&seen, w)
+		switch {
+		case w == watchRole:
+			s.at.leaf = "role"
+			s.stringOrNull()
+			s.at.leaf = ""
+		case w == watchContent:
+			s.at.leaf = "content"
+			s.messageContent()
+			s.at.leaf = ""
+		case inPrompt(name):
+			s.count()
+		default:
+			s.walk()
+		}
+	}
+}
+
+// inPrompt tells whether chat templates write the value of a message's key into
+// the prompt, other than its role and content.
+func inPrompt(name []byte) bool {
+	switch string(name) {
+	case "name", "reasoning", "reasoning_content", "thinking", "refusal", "tool_calls", "function_call":
+		return true
+	}
+	return false
+}
+
+// messageContent reads a message's content: a string, or parts.
+func (s *scanner) messageContent() {
+	switch s.peek() {
+	case '"':
+		s.addText(s.str())
+		return
+	case '[':
+	default:
+		s.orNull("a string or an array of parts")
+		return
+	}
+	outer := s.at
+	s.enter()
+	for first, i := true, 0; s.element(first); first, i = false, i+1 {
+		s.at = place{field: fieldMessages, depth: 2, index: outer.index, part: i}
+		switch s.peek() {
+		case '{':
+			s.part()
+		case '"': // The engine takes a bare string for a text part.
+			s.addText(s.str())
+		default:
+			s.wrongType("an object or a string")
+			s.skip()
+		}
+	}
+	s.at = outer
+}
+
+// part reads one part of a message's content.
+func (s *scanner) part() {
+	s.enter()
+	var seen watched
+	var byType, byKeys Modality
+	for first := true; ; first = false {
+		key, ok := s.member(first)
+		if !ok {
+			break
+		}
+		name := s.name(key)
+		w := watchedOf(name)
+		s.once(&seen, w)
+		switch {
+		case w == watchType:
+			s.at.leaf = "type"
+			if t, ok := s.stringOrNull(); ok {
+				byType = modalityOf(s.name(t))
+			}
+			s.at.leaf = ""
+		case w == watchText:
+			s.at.leaf = "text"
+			if t, ok := s.stringOrNull(); ok {
+				s.addText(t)
+			}
+			s.at.leaf = ""
+		case inPrompt(name):
+			s.count()
+		default:
+			if m := modalityOf(name); m != Text {
+				byKeys |= m
+			}
+			s.walk()
+		}
+	}
+	s.classify(byType, byKeys)
+}
+
+// classify notes what a part is. Where its type says nothing, its keys do, as
+// they do for the engine.
+func (s *scanner) classify(byType, byKeys Modality) {
+	m := byType
+	if m == 0 {
+		m = byKeys
+	}
+	if m == Text {
+		return // addText knows whether there was any.
+	}
+	s.req.Modalities |= m
+	if m&Image != 0 {
+		s.req.ImageCount++
+	}
+}
+
+// modalityOf returns what kind of content a part of the given type, or with a
+// key of that name, holds: 0 when the name says nothing.
+func modalityOf(name []byte) Modality {
+	switch string(name) {
+	case "text", "input_text", "output_text", "refusal", "thinking":
+		return Text
+	case "image", "image_url", "input_image", "image_pil", "image_embeds":
+		return Image
+	case "audio", "audio_url", "input_audio", "audio_embeds":
+		return Audio
+	case "video", "video_url", "input_video":
+		return Video
+	case "file", "input_file", "document":
+		return File
+	}
+	return 0
+}
+
+// prompt reads the prompts of a completion: a string, strings, token ids, or
+// lists of token ids.
+func (s *scanner) prompt() {
+	switch s.peek() {
+	case '"':
+		s.addText(s.str())
+		s.req.PromptCount = 1
+		return
+	case '[':
+	default:
+		s.orNull("a string, an array of strings, an array of token ids or an array of arrays of token ids")
+		return
+	}
+	s.enter()
+	var kind byte
+	for first, i := true, 0; s.element(first); first, i = false, i+1 {
+		s.at = place{field: fieldPrompt, depth: 1, index: i}
+		ch := promptKind(s.peek())
+		switch {
+		case i == 0:
+			kind = ch
+			s.req.PromptCount = 1
+		case ch != kind && ch != 0 && kind != 0:
+			s.wrongType("of the same kind as the elements before it")
+			s.skip()
+			continue
+		case kind != '0':
+			s.req.PromptCount++
+		}
+		s.promptElement(ch)
+	}
+}
+
+// promptKind folds the first byte of a value to '"', '[', '0' for a number, or
+// 0 for what cannot be in a prompt.
+func promptKind(ch byte) byte {
+	switch {
+	case ch == '"', ch == '[':
+		return ch
+	case ch == '-', ch >= '0' && ch <= '9':
+		return '0'
+	}
+	return 0
+}
+
+func (s *scanner) promptElement(kind byte) {
+	switch kind {
+	case '"':
+		s.addText(s.str())
+	case '0':
+		s.tokenID()
+	case '[':
+		s.at.depth = 2
+		s.enter()
+		for first, i := true, 0; s.element(first); first, i = false, i+1 {
+			s.at.part = i
+			if promptKind(s.peek()) == '0' {
+				s.tokenID()
+				continue
+			}
+			s.wrongType("a token id")
+			s.skip()
+		}
+	default:
+		s.wrongType("a string, a token id or an array of token ids")
+		s.skip()
+	}
+}
+
+func (s *scanner) tokenID() {
+	if _, ok := s.integerOrNull(); ok {
+		s.req.TokenIDs++
+		s.req.Modalities |= Text
+	}
+}
+
+// tools reads the declared tools. A template writes them into the prompt.
+func (s *scanner) tools() {
+	if s.peek() != '[' {
+		s.orNull("an array of tools")
+		return
+	}
+	outer, start := s.at, s.i
+	s.enter()
+	n := 0
+	for first := true; s.element(first); first = false {
+		s.at = place{field: fieldTools, depth: 1, index: n}
+		n++
+		if s.peek() != '{' {
+			s.wrongType("an object")
+			s.skip()
+			continue
+		}
+		s.tool()
+	}
+	s.at = outer
+	if n > maxTools {
+		s.refuse(errTooLong("tools", maxTools, "tools"))
+	}
+	if n > 0 {
+		s.req.TextBytes += s.i - start
+	}
+}
+
+func (s *scanner) tool() {
+	s.enter()
+	var seen watched
+	for first := true; ; first = false {
+		key, ok := s.member(first)
+		if !ok {
+			return
+		}
+		name := s.name(key)
+		w := watchedOf(name)
+		if string(name) == "function" {
+			w = watchFunction
+		}
+		s.once(&seen, w)
+		switch w {
+		case watchType:
+			s.at.leaf = "type"
+			s.stringOrNull()
+		case watchFunction:
+			s.at.leaf = "function"
+			s.function()
+		default:
+			s.walk()
+		}
+		s.at.leaf = ""
+	}
+}
+
+func (s *scanner) function() {
+	if s.peek() != '{' {
+		s.orNull("an object")
+		return
+	}
+	s.enter()
+	var seen watched
+	for first := true; ; first = false {
+		key, ok := s.member(first)
+		if !ok {
+			return
+		}
+		name := s.name(key)
+		w := watchedOf(name)
+		if string(name) == "name" {
+			w = watchName
+		}
+		s.once(&seen, w)
+		if w != watchName {
+			s.walk()
+			continue
+		}
+		s.at.leaf = "function.name"
+		s.toolName()
+		s.at.leaf = "function"
+	}
+}
+
+func (s *scanner) toolName() {
+	t, ok := s.stringOrNull()
+	if !ok {
+		return
+	}
+	if t.lone && s.err == nil {
+		s.refuse(errSurrogate(s.at.String()))
+	}
+	name := s.text(t)
+	if s.err == nil && len(name) > maxToolName && utf8.RuneCount(name) > maxToolName {
+		s.refuse(errTooLong(s.at.String(), maxToolName, "characters"))
+	}
+	if len(s.req.ToolNames) < maxTools {
+		s.req.ToolNames = append(s.req.ToolNames, name)
+	}
+}
