@@ -1,0 +1,18 @@
+// Package discovery knows where the workers are and how they are: it checks
+// their health, reads their metrics, makes sure they serve the model they are
+// configured for, and learns where they publish cache events.
+//
+// A [Checker] follows a static list of workers. It tells a [Fleet] which of
+// them may be picked and why not, how much cache they have and how loaded they
+// say they are. Requests report their outcome with [Checker.ReportFailure] and
+// [Checker.ReportSuccess]; a worker that fails several in a row is set aside
+// for a while, longer each time, unless it is the last one of its pool.
+//
+// A worker whose process is gone or was replaced has an empty cache. The
+// Checker notices by a refused connection, by failed checks, by a new start
+// time and by counters that went back; it then drops the worker's view and has
+// its event subscriptions started anew through [Config].OnSources.
+//
+// Event subscriptions themselves live in package kvevents; the two packages
+// meet only where the program is wired together.
+package discovery

@@ -1,0 +1,118 @@
+package discovery
+
+import (
+	"fmt"
+	"time"
+)
+
+// health is the verdict on one worker. It is pure: time is an argument.
+type health struct {
+	cfg *Config
+
+	// Active checks.
+	checked       bool
+	up            bool
+	passes, fails int // in a row
+	failure       string
+
+	// What the worker says it serves: not empty means that it must not be
+	// used, whatever its health.
+	wrong string
+
+	// Outcomes of requests.
+	failures     int // in a row
+	level        int // ejections in a row
+	lastFailure  string
+	ejected      bool
+	ejectedUntil time.Time
+}
+
+// pass takes a passed check and reports whether the worker came up by it.
+func (h *health) pass() (cameUp bool) {
+	first := !h.checked
+	h.checked = true
+	h.passes++
+	h.fails = 0
+	if h.up || !first && h.passes < h.cfg.HealthyAfter {
+		return false
+	}
+	h.up = true
+	return true
+}
+
+// fail takes a failed check and reports whether the worker went down by it.
+// gone says that nobody listens at its address, which needs no second opinion.
+func (h *health) fail(reason string, gone bool) (wentDown bool) {
+	h.checked = true
+	h.passes = 0
+	h.fails++
+	h.failure = reason
+	if !h.up || !gone && h.fails < h.cfg.UnhealthyAfter {
+		return false
+	}
+	h.up = false
+	return true
+}
+
+// requestFailed takes a failed request and reports whether the worker is to be
+// set aside for it; the caller then calls eject, or not.
+func (h *health) requestFailed(reason string) (enough bool) {
+	h.failures++
+	h.lastFailure = reason
+	return !h.ejected && h.failures >= h.cfg.EjectAfter
+}
+
+// requestDone takes a request that went well.
+func (h *health) requestDone(now time.Time) {
+	if h.ejected {
+		// It was sent before the ejection and says little about now.
+		return
+	}
+	h.failures = 0
+	if now.Sub(h.ejectedUntil) >= h.cfg.EjectBase {
+		h.level = 0
+	}
+}
+
+func (h *health) eject(now time.Time) {
+	pause := h.cfg.EjectMax
+	if h.level < 20 {
+		pause = min(h.cfg.EjectBase<<h.level, h.cfg.EjectMax)
+	}
+	h.level++
+	h.ejected, h.ejectedUntil = true, now.Add(pause)
+}
+
+// readmit ends an ejection that is over. The next failed request then ejects
+// at once, and for longer.
+func (h *health) readmit(now time.Time) {
+	if h.ejected && !now.Before(h.ejectedUntil) {
+		h.ejected = false
+		h.failures = h.cfg.EjectAfter - 1
+	}
+}
+
+// forget drops what is known of the process that was there before.
+func (h *health) forget() {
+	h.wrong, h.failures, h.level, h.ejected = "", 0, 0, false
+}
+
+// ready reports whether the worker may be picked, and why not.
+func (h *health) ready() (bool, string) {
+	switch {
+	case !h.checked:
+		return false, "not checked yet"
+	case !h.up && h.fails == 0:
+		return false, fmt.Sprintf("passed %d of %d checks after being down", h.passes, h.cfg.HealthyAfter)
+	case !h.up:
+		return false, h.failure
+	case h.wrong != "":
+		return false, h.wrong
+	case h.ejected:
+		return false, fmt.Sprintf("set aside until %s after failed requests, the last one: %s",
+			h.ejectedUntil.UTC().Format(time.TimeOnly), h.lastFailure)
+	case h.fails > 0:
+		return true, fmt.Sprintf("failed %d of %d checks: %s", h.fails, h.cfg.UnhealthyAfter, h.failure)
+	}
+	return true, ""
+}

@@ -1,0 +1,334 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sluicegate/sluice/scoring"
+)
+
+const (
+	// minCheckGap keeps failing requests from turning into a storm of checks.
+	minCheckGap = 200 * time.Millisecond
+	// recheck is the pause after a failed check: bad news is confirmed soon.
+	recheck = 500 * time.Millisecond
+)
+
+// member is one worker under watch. Its run goroutine does all the calls;
+// requests report from their own.
+type member struct {
+	c    *Checker
+	w    Worker
+	id   scoring.WorkerID
+	host string
+	api  *client
+
+	kick    chan struct{} // has room for one: check soon
+	trouble atomic.Bool   // requests failed and nothing has gone well since
+	ready   atomic.Bool   // as last told to the fleet
+
+	mu     sync.Mutex // protects health and status
+	health health
+	status Status
+
+	// Owned by run.
+	lastCheck time.Time
+	learnedAt time.Time // zero: look again at the next passed check
+	announced []EventSource
+	capacity  [2]int
+	seen      Metrics // of the present process
+}
+
+func newMember(c *Checker, w Worker, id scoring.WorkerID, u *url.URL) *member {
+	m := &member{c: c, w: w, id: id, host: u.Hostname(), kick: make(chan struct{}, 1)}
+	m.health.cfg = &c.cfg
+	var rt http.RoundTripper
+	if c.cfg.Transport != nil {
+		rt = c.cfg.Transport(w)
+	}
+	m.api = newClient(strings.TrimRight(w.URL, "/"), w.APIKey, rt, c.cfg.Timeout)
+	m.status = Status{ID: id, Name: w.Name, Pool: w.Pool, URL: w.URL, Reason: "not checked yet", Since: c.cfg.Now()}
+	return m
+}
+
+func (m *member) info() scoring.WorkerInfo {
+	return scoring.WorkerInfo{ID: m.id, Name: m.w.Name, Pool: m.w.Pool, Address: m.w.URL}
+}
+
+// run watches the worker until ctx ends.
+func (m *member) run(ctx context.Context) {
+	defer m.api.close()
+	defer m.announce(nil)
+	now := m.c.cfg.Now()
+	checkAt, scrapeAt := now, now
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		next := checkAt
+		if scrapeAt.Before(next) {
+			next = scrapeAt
+		}
+		if at := m.readmitAt(); !at.IsZero() && at.Before(next) {
+			next = at
+		}
+		timer.Reset(max(0, next.Sub(m.c.cfg.Now())))
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.kick:
+			if at := m.lastCheck.Add(minCheckGap); at.Before(checkAt) {
+				checkAt = at
+			}
+		case <-timer.C:
+		}
+		m.readmit(m.c.cfg.Now())
+		if !m.c.cfg.Now().Before(checkAt) {
+			pause := m.c.cfg.Interval
+			if !m.check(ctx) {
+				pause = min(pause, recheck)
+			}
+			checkAt = m.c.cfg.Now().Add(jitter(pause))
+		}
+		if !m.c.cfg.Now().Before(scrapeAt) {
+			m.scrape(ctx)
+			scrapeAt = m.c.cfg.Now().Add(jitter(m.c.cfg.MetricsInterval))
+		}
+	}
+}
+
+func (m *member) wake() {
+	select {
+	case m.kick <- struct{}{}:
+	default:
+	}
+}
+
+// check calls /health and acts on the answer. It reports whether it passed.
+func (m *member) check(ctx context.Context) bool {
+	_, err := m.api.get(ctx, "/health", maxSmallBody)
+	if ctx.Err() != nil {
+		return true // we are stopping; nothing was learned
+	}
+	now := m.c.cfg.Now()
+	m.lastCheck = now
+	if err != nil {
+		m.checkFailed(now, err)
+		return false
+	}
+	m.mu.Lock()
+	m.status.LastCheck, m.status.LastPass = now, now
+	cameUp := m.health.pass()
+	up := m.health.up
+	m.mu.Unlock()
+	if cameUp {
+		m.c.log.Info("worker is up", "worker", m.w.Name)
+		m.learnedAt = time.Time{}
+	}
+	// What can be wrong with the worker is found out before it is ready.
+	if up && (m.learnedAt.IsZero() || now.Sub(m.learnedAt) >= m.c.cfg.LearnInterval) {
+		m.learn(ctx)
+	}
+	m.publish()
+	return true
+}
+
+func (m *member) checkFailed(now time.Time, err error) {
+	gone := errors.Is(err, syscall.ECONNREFUSED)
+	m.mu.Lock()
+	m.status.LastCheck = now
+	wentDown := m.health.fail(clip(err.Error()), gone)
+	m.mu.Unlock()
+	m.publish()
+	if wentDown {
+		m.c.log.Warn("worker is down", "worker", m.w.Name, "err", err)
+		m.drop()
+	}
+}
+
+// drop forgets the cache of a process that is gone: its subscriptions end
+// first, so that nothing is applied afterwards.
+func (m *member) drop() {
+	ranks := []int{0}
+	for _, s := range m.announced {
+		if s.Rank != 0 {
+			ranks = append(ranks, s.Rank)
+		}
+	}
+	m.announce(nil)
+	for _, r := range ranks {
+		m.c.fleet.ClearView(m.id, r)
+	}
+	m.seen = Metrics{}
+	m.learnedAt = time.Time{}
+}
+
+// restarted handles another process at the same address.
+func (m *member) restarted(ctx context.Context) {
+	m.c.log.Warn("worker was restarted, dropping its cache view", "worker", m.w.Name)
+	m.drop()
+	m.mu.Lock()
+	m.status.Restarts++
+	m.health.forget()
+	m.mu.Unlock()
+	m.learn(ctx)
+	m.publish()
+}
+
+// announce tells where the events come from, if that has changed.
+func (m *member) announce(sources []EventSource) {
+	if slices.Equal(sources, m.announced) {
+		return
+	}
+	m.announced = sources
+	m.mu.Lock()
+	m.status.Sources = slices.Clone(sources)
+	m.mu.Unlock()
+	m.c.cfg.OnSources(m.info(), slices.Clone(sources))
+}
+
+// scrape reads /metrics of a worker that is up.
+func (m *member) scrape(ctx context.Context) {
+	m.mu.Lock()
+	up := m.health.up
+	m.mu.Unlock()
+	if !up {
+		return
+	}
+	body, err := m.api.get(ctx, "/metrics", maxMetricsBody)
+	now := m.c.cfg.Now()
+	if err == nil {
+		got := ParseMetrics(body)
+		if got.Engines > 0 {
+			m.observe(ctx, now, got)
+			return
+		}
+		err = errors.New("/metrics has none of vLLM's series")
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	m.mu.Lock()
+	m.status.EngineErr = clip(err.Error())
+	m.mu.Unlock()
+}
+
+func (m *member) observe(ctx context.Context, now time.Time, got Metrics) {
+	m.mu.Lock()
+	m.status.Engine, m.status.EngineAt, m.status.EngineErr = got, now, ""
+	m.mu.Unlock()
+	if m.seen.replacedBy(&got) {
+		m.restarted(ctx)
+	}
+	m.seen = got
+	if c := [2]int{got.BlockSize, got.Blocks}; c != m.capacity && c[0] > 0 && c[1] > 0 {
+		m.capacity = c
+		m.c.fleet.SetCapacity(m.id, got.BlockSize, got.Blocks)
+	}
+	m.c.fleet.ObserveLoad(now, m.id, scoring.Load{Running: got.Running, Waiting: got.Waiting, KVUsage: got.KVUsage})
+}
+
+// replacedBy reports whether later metrics come from another process: it
+// started at another time, or has counted less.
+func (a *Metrics) replacedBy(b *Metrics) bool {
+	if a.Engines == 0 {
+		return false
+	}
+	started := a.StartTime > 0 && b.StartTime > 0 && (b.StartTime-a.StartTime > 1 || a.StartTime-b.StartTime > 1)
+	return started || b.PromptTokens < a.PromptTokens || b.PrefixQueries < a.PrefixQueries
+}
+
+// publish tells the fleet, if the verdict has changed.
+func (m *member) publish() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.publishLocked(m.c.cfg.Now())
+}
+
+func (m *member) publishLocked(now time.Time) {
+	ready, reason := m.health.ready()
+	m.status.Healthy = m.health.up
+	if ready == m.status.Ready && reason == m.status.Reason {
+		return
+	}
+	if ready != m.status.Ready {
+		m.status.Since = now
+		m.c.log.Info("worker readiness changed", "worker", m.w.Name, "ready", ready, "reason", reason)
+	}
+	m.status.Ready, m.status.Reason = ready, reason
+	m.ready.Store(ready)
+	m.c.fleet.SetReady(now, m.id, ready, reason)
+}
+
+// requestFailed counts a failed request; spare says whether others can serve
+// while this worker is set aside.
+func (m *member) requestFailed(now time.Time, reason string, spare bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.status.Failures++
+	if m.health.requestFailed(reason) && spare {
+		m.health.eject(now)
+		m.status.Ejections++
+		m.status.EjectedUntil = m.health.ejectedUntil
+	}
+	m.publishLocked(now)
+}
+
+func (m *member) requestDone(now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.health.requestDone(now)
+	if m.health.failures == 0 && m.health.level == 0 {
+		m.trouble.Store(false)
+	}
+}
+
+func (m *member) readmitAt() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.status.EjectedUntil
+}
+
+func (m *member) readmit(now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.health.readmit(now)
+	if !m.health.ejected {
+		m.status.EjectedUntil = time.Time{}
+	}
+	m.publishLocked(now)
+}
+
+func (m *member) snapshot() Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.status
+	s.Models = slices.Clone(s.Models)
+	s.Sources = slices.Clone(s.Sources)
+	return s
+}
+
+// quoted lists a few names for a message.
+func quoted(names []string) string {
+	const most = 5
+	var b strings.Builder
+	for i, n := range names {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(names)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%q", clip(n))
+	}
+	return b.String()
+}
