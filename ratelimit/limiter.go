@@ -1,19 +1,28 @@
 package ratelimit
 
-import "time"
+import (
+	"hash/maphash"
+	"math/bits"
+	"sync/atomic"
+	"time"
+)
 
 // Config sizes a Limiter. The zero value means DefaultConfig.
 type Config struct {
 	// MaxCounters bounds the counters held at once. Beyond it a claim on a new
-	// counter fails (Failure.Overflow) until idle ones can be forgotten.
+	// counter fails (Failure.Overflow) until idle ones can be forgotten. The
+	// bound holds for each of 64 parts, so that it may bite a little earlier.
 	MaxCounters int
 }
+
+// DefaultConfig allows a million counters, some 400 MB when all are in use.
+func DefaultConfig() Config { return Config{MaxCounters: 1 << 20} }
 
 // Stats are totals since the limiter was made, and what it holds now.
 type Stats struct {
 	// Counters and OpenLeases are held now.
 	Counters, OpenLeases int
-	// Reserved, Refused, Settled and Cancelled count calls.
+	// Reserved, Refused, Settled and Cancelled count calls that had an effect.
 	Reserved, Refused, Settled, Cancelled uint64
 	// Forgotten counts idle counters dropped; Overflows claims refused because
 	// no more counters may be held.
@@ -21,40 +30,162 @@ type Stats struct {
 }
 
 // Limiter holds counters in memory. It is safe for concurrent use.
-type Limiter struct{}
+type Limiter struct {
+	clock  clock
+	seed   maphash.Seed
+	room   int // counters a shard may hold
+	shards [shards]*shard
 
-// Lease is what one request holds of its limits until it ends. Exactly the
-// first call of Settle or Cancel has an effect. Safe for concurrent use.
-type Lease struct{}
-
-// DefaultConfig allows a million counters, some 200 MB when all are in use.
-func DefaultConfig() Config { return Config{MaxCounters: 1 << 20} }
-
-// New returns an empty Limiter.
-func New(cfg Config) *Limiter { return &Limiter{} }
-
-// Reserve takes all claims, or none and says which did not fit. The claims are
-// copied. An empty list succeeds. It panics on a claim that no policy can make
-// (a negative limit or amount, an unusable window).
-func (l *Limiter) Reserve(now time.Time, claims []Claim) (*Lease, []Failure) {
-	panic("BUG: not reached")
+	open                                  atomic.Int64
+	reserved, refused, settled, cancelled atomic.Uint64
 }
 
-// Settle replaces the estimates by what was used: amounts is parallel to the
-// claims; a missing or negative amount charges the estimate. Slots are freed.
-// A counter may go below zero. Only the first Settle or Cancel has an effect.
-func (le *Lease) Settle(now time.Time, amounts []int64) { panic("BUG: not reached") }
+// New returns an empty Limiter.
+func New(cfg Config) *Limiter {
+	if cfg.MaxCounters <= 0 {
+		cfg = DefaultConfig()
+	}
+	l := &Limiter{seed: maphash.MakeSeed(), room: max(1, cfg.MaxCounters/shards)}
+	for i := range l.shards {
+		l.shards[i] = newShard()
+	}
+	return l
+}
 
-// Cancel gives everything back; nothing is charged.
-func (le *Lease) Cancel(now time.Time) { panic("BUG: not reached") }
+// Reserve takes all claims, or none and says which did not fit. The claims are
+// copied. An empty list succeeds. It panics on a claim that no checked policy
+// makes (a negative limit or amount, an unusable window).
+func (l *Limiter) Reserve(now time.Time, claims []Claim) (*Lease, []Failure) {
+	for i := range claims {
+		if err := claims[i].check(); err != nil {
+			panic("BUG: " + err.Error())
+		}
+	}
+	le := newLease(l, len(claims))
+	locked := l.lockFor(claims)
+	defer l.unlock(locked)
+	// The axis time is read under the locks: it is then no older than what an
+	// earlier holder of them has seen of the same caller's clock.
+	axis := l.clock.at(now)
+	failures := l.planLocked(now, axis, claims, le)
+	if len(failures) > 0 {
+		l.refused.Add(1)
+		return nil, failures
+	}
+	for i := range le.holds {
+		h := &le.holds[i]
+		h.counter.take(h)
+	}
+	for i := range le.holds {
+		h := &le.holds[i]
+		h.view = h.counter.view(now, h.limit)
+	}
+	l.open.Add(1)
+	l.reserved.Add(1)
+	return le, nil
+}
 
-// View is claim i's counter right after the reservation, this request's own
-// amount taken.
-func (le *Lease) View(i int) View { panic("BUG: not reached") }
+// planLocked finds every claim's counter, notes it in the lease, and reports
+// the claims that do not fit, counting earlier claims on the same counter.
+func (l *Limiter) planLocked(now time.Time, axis int64, claims []Claim, le *Lease) []Failure {
+	var failures []Failure
+	for i := range claims {
+		cl, h := &claims[i], &le.holds[i]
+		s := l.shardOf(cl.Counter)
+		s.sweepLocked(now, axis, sweepPerClaim)
+		c := s.getLocked(keyOf(cl, now), cl.Limit, now, axis, l.room)
+		if c == nil {
+			failures = append(failures, Failure{Index: i, Wait: time.Second, View: View{Limit: cl.Limit}, Overflow: true})
+			continue
+		}
+		c.pinned = true
+		h.counter, h.amount, h.limit = c, cl.Amount, cl.Limit
+		c.refresh(axis, cl.Limit)
+		want := addSat(c.planned, cl.Amount)
+		if wait := c.wait(now, want, cl.Limit); wait > 0 {
+			failures = append(failures, Failure{
+				Index:     i,
+				Available: subSat(c.available(cl.Limit), c.planned),
+				Wait:      wait,
+				View:      c.view(now, cl.Limit),
+			})
+		}
+		c.planned = want
+	}
+	for i := range le.holds {
+		if c := le.holds[i].counter; c != nil {
+			c.pinned, c.planned = false, 0
+		}
+	}
+	return failures
+}
+
+// sweepPerClaim is how many counters a claim looks at for idle ones. With two,
+// a shard is walked at least twice as fast as it can grow.
+const sweepPerClaim = 2
 
 // Peek shows the counters of the claims as they are, taking nothing. Amounts
-// are ignored.
-func (l *Limiter) Peek(now time.Time, claims []Claim) []View { panic("BUG: not reached") }
+// are ignored. A counter that does not exist is shown whole.
+func (l *Limiter) Peek(now time.Time, claims []Claim) []View {
+	views := make([]View, len(claims))
+	axis := l.clock.at(now)
+	for i := range claims {
+		cl := &claims[i]
+		if err := cl.check(); err != nil {
+			panic("BUG: " + err.Error())
+		}
+		s := l.shardOf(cl.Counter)
+		key := keyOf(cl, now)
+		s.mu.Lock()
+		c := s.counters[key]
+		if c == nil {
+			c = newCounter(key, cl.Limit, axis)
+		}
+		c.refresh(axis, cl.Limit)
+		views[i] = c.view(now, cl.Limit)
+		s.mu.Unlock()
+	}
+	return views
+}
 
 // Stats sums over all shards; it takes each shard's lock for a moment.
-func (l *Limiter) Stats() Stats { panic("BUG: not reached") }
+func (l *Limiter) Stats() Stats {
+	st := Stats{
+		OpenLeases: int(l.open.Load()),
+		Reserved:   l.reserved.Load(),
+		Refused:    l.refused.Load(),
+		Settled:    l.settled.Load(),
+		Cancelled:  l.cancelled.Load(),
+	}
+	for _, s := range l.shards {
+		s.mu.Lock()
+		st.Counters += len(s.list)
+		st.Forgotten += s.forgotten
+		st.Overflows += s.overflows
+		s.mu.Unlock()
+	}
+	return st
+}
+
+func (l *Limiter) shardOf(name string) *shard {
+	return l.shards[maphash.String(l.seed, name)%shards]
+}
+
+// lockFor locks the shards of all claims in ascending order, each once, which
+// is what keeps two requests from waiting for each other.
+func (l *Limiter) lockFor(claims []Claim) uint64 {
+	var set uint64
+	for i := range claims {
+		set |= 1 << (maphash.String(l.seed, claims[i].Counter) % shards)
+	}
+	for rest := set; rest != 0; rest &= rest - 1 {
+		l.shards[bits.TrailingZeros64(rest)].mu.Lock()
+	}
+	return set
+}
+
+func (l *Limiter) unlock(set uint64) {
+	for rest := set; rest != 0; rest &= rest - 1 {
+		l.shards[bits.TrailingZeros64(rest)].mu.Unlock()
+	}
+}
