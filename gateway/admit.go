@@ -43,7 +43,7 @@ func (ex *exchange) checkRoute(ctx *fasthttp.RequestCtx) (*route, *rejection) {
 	if r == nil {
 		return nil, notFoundRoute()
 	}
-	ex.route = r
+	ex.enterRoute(r)
 	switch {
 	case h.IsOptions():
 		ex.answerOptions(ctx, r.allow)

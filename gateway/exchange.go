@@ -162,3 +162,16 @@ func (ex *exchange) answer(ctx *fasthttp.RequestCtx, body []byte) {
 	ctx.Response.Header.SetContentType("application/json")
 	ctx.Response.SetBody(body)
 }
+
+// enterRoute and leaveRoute keep the gauge of running requests.
+func (ex *exchange) enterRoute(r *route) {
+	ex.route = r
+	ex.g.byRoute[r].Add(1)
+}
+
+func (ex *exchange) leaveRoute() {
+	ex.g.inFlight.Add(-1)
+	if n := ex.g.byRoute[ex.route]; n != nil {
+		n.Add(-1)
+	}
+}

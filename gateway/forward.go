@@ -153,20 +153,20 @@ var scratchPool = sync.Pool{New: func() any { return new([]byte) }}
 // has begun. again says whether another worker may be tried.
 func (ex *exchange) attempt() (again bool, rej *rejection) {
 	w := ex.res.Worker()
-	a := Attempt{Pool: w.Pool, Worker: w.Name}
+	n := len(ex.attempts)
+	ex.attempts = append(ex.attempts, Attempt{Pool: w.Pool, Worker: w.Name})
 	defer func() {
 		if rej != nil {
-			a.Reason = rej.code
+			ex.attempts[n].Reason = rej.code
 			ex.dropUpstream()
 			ex.reportFailure(w.ID, rej)
 		}
-		ex.attempts = append(ex.attempts, a)
 	}()
 	status, err := ex.exchangeHeaders(w)
 	if err != nil {
 		return ex.sendFailed(err)
 	}
-	a.Status = status
+	ex.attempts[n].Status = status
 	if status != fasthttp.StatusOK {
 		return ex.workerError(status)
 	}
@@ -197,7 +197,7 @@ func (ex *exchange) exchangeHeaders(w scoring.WorkerInfo) (status int, err error
 	}
 	r := upstreamRequest{
 		path: ex.route.template, host: base.Host, authorization: ex.st.Pools[w.Pool].APIKey,
-		requestID:   ex.id + "-" + itoa(int64(len(ex.attempts)+1)),
+		requestID:   ex.id + "-" + itoa(int64(len(ex.attempts))),
 		traceparent: ex.traceparent, tracestate: ex.tracestate,
 		stream: ex.req.Stream, body: ex.body, writeTimeout: ex.g.cfg.ClientWrite,
 		firstByteIn: ex.g.cfg.FirstByteUnary,
@@ -246,9 +246,11 @@ func (ex *exchange) markDispatched() {
 	}
 }
 
+// isTimeout reports whether err says so of itself; the HTTP library's own
+// timeout is no net.Error.
 func isTimeout(err error) bool {
-	var ne net.Error
-	return errors.As(err, &ne) && ne.Timeout()
+	var t interface{ Timeout() bool }
+	return errors.As(err, &t) && t.Timeout()
 }
 
 // sendFailed judges an attempt that brought no response header.

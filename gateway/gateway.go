@@ -111,6 +111,7 @@ type Gateway struct {
 	stopping atomic.Bool
 	conns    atomic.Int64
 	inFlight atomic.Int64
+	byRoute  map[*route]*atomic.Int64 // filled once
 	live     liveSet
 }
 
@@ -122,7 +123,10 @@ func New(cfg Config, parts Parts, st *State) (*Gateway, error) {
 	}
 	g := &Gateway{
 		cfg: cfg, parts: parts, watch: watch, log: parts.Log,
-		ups: newUpstreams(cfg.Connect, cfg.WorkerTLS),
+		ups: newUpstreams(cfg.Connect, cfg.WorkerTLS), byRoute: make(map[*route]*atomic.Int64),
+	}
+	for _, r := range allRoutes {
+		g.byRoute[r] = new(atomic.Int64)
 	}
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
@@ -207,12 +211,20 @@ func (g *Gateway) Close() error {
 	return g.watch.Close()
 }
 
-// Connections is the number of open client connections, InFlight that of
-// requests between their first check and their settlement.
+// Connections is the number of open client connections.
 func (g *Gateway) Connections() int64 { return g.conns.Load() }
 
 // InFlight is the number of requests between their first check and their end.
 func (g *Gateway) InFlight() int64 { return g.inFlight.Load() }
+
+// InFlightByRoute is InFlight by route template, for requests on a route.
+func (g *Gateway) InFlightByRoute() map[string]int64 {
+	out := make(map[string]int64, len(g.byRoute))
+	for r, n := range g.byRoute {
+		out[r.template] = n.Load()
+	}
+	return out
+}
 
 // Handle serves one request. It is the whole order of steps.
 func (g *Gateway) Handle(ctx *fasthttp.RequestCtx) {

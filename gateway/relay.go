@@ -56,6 +56,10 @@ func (ex *exchange) beginStream() (again bool, rej *rejection) {
 	}
 	for len(r.out) == 0 && r.end == nil {
 		if err := r.fill(); err != nil {
+			if len(r.out) > 0 {
+				r.fail(err) // an event came before the failure: that commits
+				break
+			}
 			ex.relay = nil
 			if !ex.answerBegan {
 				return ex.sendFailed(err)
@@ -124,7 +128,7 @@ func (r *relay) fill() error {
 		r.ex.answerBegan = true
 		r.lastByteAt = time.Now()
 		r.scan.Feed((*buf)[:n])
-		if rerr := r.relayEvents(); rerr != nil {
+		if rerr := r.relayEvents(); rerr != nil || r.end != nil {
 			return rerr
 		}
 	}

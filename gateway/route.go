@@ -65,10 +65,14 @@ var (
 	// routeNone stands in metrics and logs for a path that is no route.
 	routeNone = &route{template: "none"}
 
+	allRoutes = []*route{routeChat, routeCompletions, routeModels, routeModel, routeHealthz, routeReadyz}
+	// routes is the exact part of the table, by path.
 	routes = func() map[string]*route {
 		m := make(map[string]*route)
-		for _, r := range []*route{routeChat, routeCompletions, routeModels, routeHealthz, routeReadyz} {
-			m[r.template] = r
+		for _, r := range allRoutes {
+			if r != routeModel {
+				m[r.template] = r
+			}
 		}
 		return m
 	}()

@@ -85,31 +85,39 @@ type Health interface {
 	ReportSuccess(id scoring.WorkerID)
 }
 
-// Summary is what is measured of one request.
+// Summary is what is measured of one request. Neither it nor anything it
+// refers to may be changed or kept.
 type Summary struct {
-	Route, Method, Dialect        string
-	Tenant, Model, Pool, Worker   string
-	Class, Code                   string
-	Outcome                       tenancy.Outcome
-	Phase                         tenancy.Phase
-	Status                        int
-	Stream                        bool
-	BodyBytes                     int
-	Start                         time.Time
-	Duration, Overhead            time.Duration
-	TTFT, UpstreamTTFT            time.Duration // zero if no first token was seen
-	PerOutputToken                time.Duration // zero if not measured
-	Tokens                        openai.Usage
-	CostMicros                    int64
-	Estimated                     bool
-	Predicted                     time.Duration
-	Attempts                      []Attempt
-	Malformed                     int
-	Decision                      *policy.Decision // nil if none was reached
-	RefusedLimits                 []int            // indices into Decision.Limits
-	TokensKnown, TokenisationUsed bool
-	LedgerFailed                  bool
-	StreamError                   string // code of an error event, or empty
+	// Row is the request's ledger row, also of requests that have none in the
+	// ledger: those without a known caller, and health checks.
+	Row *tenancy.Row
+	// Route is the template, Method a word of a fixed list.
+	Route, Method string
+	// Billable is false for routes that need no credential.
+	Billable bool
+	// Phase is how far the request had come when it ended.
+	Phase     tenancy.Phase
+	BodyBytes int
+	// Overhead is the time in the gateway before the first attempt was written;
+	// zero if there was none.
+	Overhead time.Duration
+	// UpstreamTTFT is the time from the last attempt to the first token, and
+	// PerOutputToken the mean time of each token after it; zero if not measured.
+	UpstreamTTFT, PerOutputToken time.Duration
+	// Predicted is the scorer's forecast of UpstreamTTFT.
+	Predicted time.Duration
+	Attempts  []Attempt
+	// Malformed counts events of the stream that were no JSON. StreamError is
+	// the code of the error event that ended it, or empty.
+	Malformed   int
+	StreamError string
+	// Decision is nil if no policy was asked; Refused are the indices of its
+	// limits that could not be reserved.
+	Decision *policy.Decision
+	Refused  []int
+	// Tokenised says that token ids were asked for, TokensKnown that they came.
+	Tokenised, TokensKnown bool
+	LedgerFailed           bool
 }
 
 // Attempt is one request sent, or meant to be sent, to one worker.

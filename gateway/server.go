@@ -75,7 +75,7 @@ func (ex *exchange) discard() {
 	}
 	ex.cancel()
 	ex.g.live.remove(ex)
-	ex.g.inFlight.Add(-1)
+	ex.leaveRoute()
 }
 
 // handleReadError answers a request that could not be read. The connection is

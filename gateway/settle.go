@@ -70,7 +70,7 @@ func (ex *exchange) partialCharge() charge {
 
 // checkedUsage makes usage that can't be true unknown.
 func (ex *exchange) checkedUsage(u openai.Usage) openai.Usage {
-	return u.Check(int64(ex.model.ContextLength), ex.req.Choices()*int64(max(ex.req.PromptCount, 1)))
+	return u.Check(int64(ex.model.ContextLength), max(ex.req.PromptCount, 1), ex.req.Choices())
 }
 
 // finalCharge is what a request used whose answer came whole.
@@ -117,7 +117,7 @@ func (ex *exchange) finish(end ending) {
 	}
 	ex.cancel()
 	ex.g.live.remove(ex)
-	ex.g.inFlight.Add(-1)
+	ex.leaveRoute()
 	ex.g.parts.Meter.Observe(ex.summary(&end, row, ledgerErr != nil))
 	ex.log(&end, row, ledgerErr)
 	if ex.req != nil {
@@ -246,22 +246,18 @@ func (ex *exchange) record(row *tenancy.Row) error {
 
 func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *Summary {
 	s := &Summary{
-		Route: ex.route.template, Method: ex.method, Dialect: ex.dialect.String(),
-		Tenant: row.Tenant, Model: row.Model, Pool: row.Pool, Worker: row.Worker,
-		Class: row.Class, Outcome: row.Outcome, Code: end.code, Status: end.status, Phase: ex.phase,
-		Stream: row.Flags.Has(tenancy.FlagStream), BodyBytes: ex.bodyBytes,
-		Start: ex.start, Duration: row.Duration, Overhead: ex.overhead, TTFT: row.TTFT,
-		Tokens: end.charge.usage, CostMicros: row.Costs.Total(), Estimated: end.charge.estimated,
-		Attempts: ex.attempts, Malformed: ex.malformed, Decision: ex.decision, RefusedLimits: ex.refused,
-		TokensKnown: ex.tokensKnown, TokenisationUsed: ex.tokensTried, LedgerFailed: ledgerFailed,
-		StreamError: ex.streamErrorCode,
+		Row: row, Route: ex.route.template, Method: ex.method, Billable: !ex.route.open,
+		Phase: ex.phase, BodyBytes: ex.bodyBytes, Overhead: ex.overhead,
+		Attempts: ex.attempts, Malformed: ex.malformed, StreamError: ex.streamErrorCode,
+		Decision: ex.decision, Refused: ex.refused,
+		Tokenised: ex.tokensTried, TokensKnown: ex.tokensKnown, LedgerFailed: ledgerFailed,
 	}
 	if ex.res != nil {
 		s.Predicted = ex.res.Predicted()
 	}
 	if !ex.firstToken.IsZero() {
 		s.UpstreamTTFT = ex.firstToken.Sub(ex.dispatched)
-		if n := end.charge.usage.Output; n > 1 && end.outcome == tenancy.OutcomeCompleted {
+		if n := row.OutputTokens; n > 1 && end.outcome == tenancy.OutcomeCompleted {
 			s.PerOutputToken = (row.Duration - row.TTFT) / time.Duration(n-1)
 		}
 	}

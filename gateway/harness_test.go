@@ -1,0 +1,357 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicegate/sluice/gateway/gatewaytest"
+	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/policy"
+	"github.com/sluicegate/sluice/ratelimit"
+	"github.com/sluicegate/sluice/scoring"
+	"github.com/sluicegate/sluice/tenancy"
+)
+
+// patience bounds every wait of these tests: what takes longer never comes.
+const patience = 10 * time.Second
+
+const goodKey = "slk_test_secret"
+
+// rig is a whole gateway on a real listener, with doubles for its parts.
+type rig struct {
+	t       testing.TB
+	g       *Gateway
+	addr    string
+	fleet   *scoring.Fleet
+	limiter *ratelimit.Limiter
+	ledger  *memoryLedger
+	meter   *memoryMeter
+	health  *memoryHealth
+	decider *fakeDecider
+	tokens  *fakeTokenizer
+	tenant  *tenancy.Tenant
+	tls     *gatewaytest.Certificate
+}
+
+type rigOption func(*rig, *Config)
+
+func withTLS() rigOption {
+	return func(r *rig, _ *Config) { r.tls = gatewaytest.NewCertificate(r.t) }
+}
+
+func withConfig(set func(*Config)) rigOption {
+	return func(_ *rig, c *Config) { set(c) }
+}
+
+// newRig starts a gateway before the given worker base URLs, all in pool p and
+// all ready, and stops it with the test.
+func newRig(t testing.TB, workers []string, opts ...rigOption) *rig {
+	t.Helper()
+	r := &rig{
+		t: t, fleet: scoring.NewFleet(scoring.DefaultConfig()), limiter: ratelimit.New(ratelimit.DefaultConfig()),
+		ledger: &memoryLedger{}, meter: &memoryMeter{}, health: &memoryHealth{}, tokens: &fakeTokenizer{},
+		tenant: &tenancy.Tenant{ID: "acme", Team: "search", Models: []string{"m*"}},
+	}
+	r.decider = &fakeDecider{}
+	now := time.Now()
+	for i, url := range workers {
+		id, err := r.fleet.Add(now, scoring.WorkerSpec{Name: fmt.Sprintf("w%d", i+1), Pool: "p", Address: url, Models: []string{"m"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.fleet.SetReady(now, id, true, "")
+	}
+	cfg := DefaultConfig()
+	cfg.CacheKey = []byte("a key of thirty-two bytes or more")
+	for _, o := range opts {
+		o(r, &cfg)
+	}
+	models, err := NewModels([]Model{
+		{Name: "m", Aliases: []string{"m-alias"}, Upstream: "m", BytesPerToken: 3, ContextLength: 4096, DefaultMaxTokens: 100},
+		{Name: "secret", Upstream: "secret", BytesPerToken: 3},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := &State{
+		Identifier: identifierFunc(func(cred []byte, _ time.Time) (*tenancy.Principal, error) {
+			if string(cred) != goodKey {
+				return nil, errors.New("unknown key")
+			}
+			return &tenancy.Principal{Kind: "api_key", ID: "key:test", KeyID: "test", Tenant: r.tenant}, nil
+		}),
+		Policies: r.decider, Models: models, Pools: map[string]Pool{"p": {APIKey: "worker-key"}},
+	}
+	r.g, err = New(cfg, Parts{
+		Router: inOrder{r.fleet}, Limiter: r.limiter, Tokenizer: r.tokens, Ledger: r.ledger, Meter: r.meter,
+		Health: r.health, Ready: func() []string { return nil },
+	}, st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.serve()
+	return r
+}
+
+func (r *rig) serve() {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.addr = ln.Addr().String()
+	var cfg *tls.Config
+	if r.tls != nil {
+		cfg = r.tls.Server
+	}
+	served := make(chan error, 1)
+	go func() { served <- r.g.Serve(ln, cfg) }()
+	r.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := r.g.Shutdown(ctx); err != nil {
+			r.t.Errorf("shutdown: %v", err)
+		}
+		if err := <-served; err != nil {
+			r.t.Errorf("serve: %v", err)
+		}
+		if err := r.g.Close(); err != nil {
+			r.t.Errorf("close: %v", err)
+		}
+	})
+}
+
+// dial connects a raw client in the rig's way.
+func (r *rig) dial() *gatewaytest.Client {
+	if r.tls != nil {
+		return gatewaytest.DialTLS(r.t, r.addr, r.tls.Client)
+	}
+	return gatewaytest.Dial(r.t, r.addr)
+}
+
+// chat sends a chat request on a connection of its own.
+func (r *rig) chat(body string, header ...string) *gatewaytest.Client {
+	c := r.dial()
+	c.Send("POST", "/v1/chat/completions", body, append([]string{"Authorization: Bearer " + goodKey}, header...)...)
+	return c
+}
+
+// row waits for the one ledger row that a request must leave, and fails if
+// there are more.
+func (r *rig) row() *tenancy.Row {
+	r.t.Helper()
+	eventually(r.t, "a ledger row", func() bool { return len(r.ledger.all()) > 0 })
+	r.idle()
+	rows := r.ledger.all()
+	if len(rows) != 1 {
+		r.t.Fatalf("the ledger has %d rows, want 1: %+v", len(rows), rows)
+	}
+	if err := rows[0].Check(); err != nil {
+		r.t.Errorf("unfit row: %v", err)
+	}
+	return rows[0]
+}
+
+// idle waits until nothing of any request is left anywhere.
+func (r *rig) idle() {
+	r.t.Helper()
+	eventually(r.t, "no request in flight", func() bool { return r.g.InFlight() == 0 })
+	for _, w := range r.fleet.Snapshot(time.Now()) {
+		if w.InFlight != 0 || w.Ahead != 0 {
+			r.t.Errorf("worker %s is left with %d requests and %d tokens ahead", w.Worker.Name, w.InFlight, w.Ahead)
+		}
+	}
+	if n := r.limiter.Stats().OpenLeases; n != 0 {
+		r.t.Errorf("%d leases are left open", n)
+	}
+}
+
+// eventually waits for a condition that other goroutines bring about.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// wantError checks an answer's status and error code.
+func wantError(t testing.TB, resp *http.Response, body string, status int, code string) {
+	t.Helper()
+	if resp.StatusCode != status || !strings.Contains(body, `"code":"`+code+`"`) {
+		t.Fatalf("got %d %s, want %d with code %s", resp.StatusCode, body, status, code)
+	}
+	if resp.Header.Get("X-Request-Id") == "" {
+		t.Error("the answer has no x-request-id")
+	}
+}
+
+const chatBody = `{"model":"m","messages":[{"role":"user","content":"hello"}]}`
+const streamBody = `{"model":"m","messages":[{"role":"user","content":"hello"}],"stream":true}`
+
+type identifierFunc func([]byte, time.Time) (*tenancy.Principal, error)
+
+func (f identifierFunc) Identify(cred []byte, now time.Time) (*tenancy.Principal, error) {
+	return f(cred, now)
+}
+
+// fakeDecider allows everything unless told otherwise.
+type fakeDecider struct {
+	mu     sync.Mutex
+	decide func(context.Context, *policy.Input) *policy.Decision
+}
+
+func (d *fakeDecider) set(f func(context.Context, *policy.Input) *policy.Decision) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.decide = f
+}
+
+func allow(in *policy.Input) *policy.Decision {
+	return &policy.Decision{
+		Allow: true, Pools: []string{"p"}, Class: "standard", N: in.Request.N, CacheIsolation: "tenant", Revision: "sha256:test",
+	}
+}
+
+func (d *fakeDecider) Decide(ctx context.Context, in *policy.Input) *policy.Decision {
+	d.mu.Lock()
+	f := d.decide
+	d.mu.Unlock()
+	if f == nil {
+		return allow(in)
+	}
+	return f(ctx, in)
+}
+
+func (d *fakeDecider) Shadow(context.Context, *policy.Input, *policy.Decision) {}
+func (d *fakeDecider) Revision() string                                        { return "sha256:test" }
+
+// fakeTokenizer has no tokens unless told otherwise.
+type fakeTokenizer struct {
+	mu     sync.Mutex
+	append func(context.Context, []uint32, []byte) ([]uint32, error)
+}
+
+func (f *fakeTokenizer) set(fn func(context.Context, []uint32, []byte) ([]uint32, error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.append = fn
+}
+
+func (f *fakeTokenizer) Append(ctx context.Context, dst []uint32, _ *Model, _ openai.Operation, body []byte) ([]uint32, error) {
+	f.mu.Lock()
+	fn := f.append
+	f.mu.Unlock()
+	if fn == nil {
+		return dst, ErrNoTokens
+	}
+	return fn(ctx, dst, body)
+}
+
+type memoryLedger struct {
+	mu      sync.Mutex
+	rows    []*tenancy.Row
+	intents []*tenancy.Intent
+	fail    error
+}
+
+func (l *memoryLedger) Begin(_ context.Context, in *tenancy.Intent) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.intents = append(l.intents, in)
+	return l.fail
+}
+
+func (l *memoryLedger) Record(_ context.Context, row *tenancy.Row) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rows = append(l.rows, row)
+	return l.fail
+}
+
+func (l *memoryLedger) all() []*tenancy.Row {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]*tenancy.Row(nil), l.rows...)
+}
+
+type memoryMeter struct {
+	mu        sync.Mutex
+	summaries []*Summary
+	auth      []string
+	framing   []string
+}
+
+func (m *memoryMeter) Observe(s *Summary) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.summaries = append(m.summaries, s)
+}
+
+func (m *memoryMeter) AuthFailed(reason string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.auth = append(m.auth, reason)
+}
+
+func (m *memoryMeter) FramingRejected(reason string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.framing = append(m.framing, reason)
+}
+
+func (m *memoryMeter) last() *Summary {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.summaries) == 0 {
+		return nil
+	}
+	return m.summaries[len(m.summaries)-1]
+}
+
+type memoryHealth struct {
+	mu                  sync.Mutex
+	failures, successes int
+}
+
+func (h *memoryHealth) ReportFailure(scoring.WorkerID, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failures++
+}
+
+func (h *memoryHealth) ReportSuccess(scoring.WorkerID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.successes++
+}
+
+// inOrder picks the workers of a fleet in the order they were added, so that a
+// test knows whose turn it is.
+type inOrder struct{ fleet *scoring.Fleet }
+
+func (o inOrder) Pick(now time.Time, req *scoring.Request) (*scoring.Reservation, error) {
+	one := *req
+	one.Exclude = slices.Clone(req.Exclude)
+	first := true
+	for _, w := range o.fleet.Snapshot(now) {
+		if slices.Contains(req.Exclude, w.Worker.ID) {
+			continue
+		}
+		if !first {
+			one.Exclude = append(one.Exclude, w.Worker.ID)
+		}
+		first = false
+	}
+	return o.fleet.Pick(now, &one)
+}

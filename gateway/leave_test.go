@@ -1,0 +1,144 @@
+package gateway
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/sluicegate/sluice/gateway/gatewaytest"
+	"github.com/sluicegate/sluice/policy"
+	"github.com/sluicegate/sluice/tenancy"
+)
+
+// limited allows a request and holds one concurrency slot and one bucket for
+// it, so that a lease that isn't given back shows.
+func limited(_ context.Context, in *policy.Input) *policy.Decision {
+	d := allow(in)
+	d.Limits = []policy.Limit{
+		{Rule: "p/slots", Mode: policy.Enforced, Unit: policy.Concurrency, Limit: 4, Counter: "slots", Estimate: 1},
+		{Rule: "p/rate", Mode: policy.Enforced, Unit: policy.Requests, Window: policy.Window{Duration: time.Minute}, Limit: 10, Counter: "rate", Estimate: 1},
+	}
+	return d
+}
+
+// TestClientLeaves kills the client in every phase, in every way, with and
+// without TLS. The worker must be free within a second, nothing may be left of
+// the request, and the ledger must have its one row.
+func TestClientLeaves(t *testing.T) {
+	phases := []struct {
+		name   string
+		body   string
+		worker gatewaytest.Behaviour
+		block  bool // hold the request before the pick
+		events int  // read that many events before leaving
+		phase  tenancy.Phase
+		input  bool // the prompt is charged
+	}{
+		{name: "before the pick", body: streamBody, worker: gatewaytest.Stall(), block: true, phase: tenancy.PhaseQueue},
+		{name: "prefill without headers", body: streamBody, worker: gatewaytest.Stall(), phase: tenancy.PhasePrefill, input: true},
+		{name: "prefill after headers", body: streamBody, worker: gatewaytest.HeadOnly(), phase: tenancy.PhasePrefill, input: true},
+		{
+			name: "mid-stream", body: streamBody, events: 2, phase: tenancy.PhaseStream, input: true,
+			worker: gatewaytest.StallAfter(gatewaytest.RoleEvent, gatewaytest.ContentEvent("a", "")),
+		},
+		{name: "not streaming", body: chatBody, worker: gatewaytest.Stall(), phase: tenancy.PhaseResponse, input: true},
+	}
+	for _, p := range phases {
+		for _, how := range []gatewaytest.Close{gatewaytest.FIN, gatewaytest.RST} {
+			for _, secure := range []bool{false, true} {
+				name := p.name + map[gatewaytest.Close]string{gatewaytest.FIN: ", FIN", gatewaytest.RST: ", RST"}[how]
+				opts := []rigOption{}
+				if secure {
+					name += ", TLS"
+					opts = append(opts, withTLS())
+				}
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					worker := gatewaytest.NewWorker(t, p.worker)
+					r := newRig(t, []string{worker.URL()}, opts...)
+					r.decider.set(limited)
+					entered := make(chan struct{})
+					if p.block {
+						r.tokens.set(func(ctx context.Context, dst []uint32, _ []byte) ([]uint32, error) {
+							close(entered)
+							<-ctx.Done()
+							return dst, ctx.Err()
+						})
+					}
+					c := r.chat(p.body)
+					var seen *gatewaytest.Seen
+					if p.block {
+						<-entered
+					} else {
+						seen = worker.Next(t)
+					}
+					if p.events > 0 {
+						events := gatewaytest.NewEventReader(c.Head().Body)
+						for range p.events {
+							if _, err := events.Next(); err != nil {
+								t.Fatal(err)
+							}
+						}
+					}
+					left := time.Now()
+					c.Leave(how)
+					if seen != nil {
+						select {
+						case <-seen.Left:
+						case <-time.After(time.Second):
+							t.Fatal("the worker still has the request a second after its client left")
+						}
+					}
+					row := r.row()
+					if took := time.Since(left); took > time.Second {
+						t.Errorf("the request was settled %v after its client left, want within 1s", took)
+					}
+					if row.Outcome != tenancy.OutcomeClientAborted || row.Status != 499 || row.Phase != p.phase {
+						t.Errorf("row says outcome %s, status %d, phase %s; want client_aborted, 499, %s", row.Outcome, row.Status, row.Phase, p.phase)
+					}
+					if !row.Flags.Has(tenancy.FlagAborted) || (row.InputTokens > 0) != p.input {
+						t.Errorf("row has flags %s and %d input tokens, want aborted and input charged: %v", row.Flags, row.InputTokens, p.input)
+					}
+					if p.block && len(worker.Seen()) > 0 {
+						t.Error("a worker was called for a request whose client left before the pick")
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestPipelinedBytesDoNotHideALeave sends a second request behind the first and
+// leaves: unread bytes in the socket must not keep the worker busy.
+func TestPipelinedBytesDoNotHideALeave(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.Stall())
+	r := newRig(t, []string{worker.URL()})
+	c := r.chat(chatBody)
+	seen := worker.Next(t)
+	if err := c.Write(gatewaytest.RequestText("GET", "/healthz", "")); err != nil {
+		t.Fatal(err)
+	}
+	c.Leave(gatewaytest.FIN)
+	select {
+	case <-seen.Left:
+	case <-time.After(time.Second):
+		t.Fatal("the worker still has the request a second after its client left")
+	}
+	r.row()
+}
+
+// TestPipelinedRequestsAreNoLeave answers two requests sent at once, in order.
+func TestPipelinedRequestsAreNoLeave(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+	r := newRig(t, []string{worker.URL()})
+	c := r.dial()
+	text := gatewaytest.RequestText("POST", "/v1/chat/completions", chatBody, "Authorization: Bearer "+goodKey)
+	if err := c.Write(text + text); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if resp, body := c.Answer(); resp.StatusCode != 200 {
+			t.Fatalf("got %d %s", resp.StatusCode, body)
+		}
+	}
+}

@@ -1,0 +1,312 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicegate/sluice/gateway/gatewaytest"
+	"github.com/sluicegate/sluice/tenancy"
+)
+
+// read returns an answer's events as one text, and how the body ended.
+func read(t testing.TB, c *gatewaytest.Client) (status int, text string, err error) {
+	t.Helper()
+	resp := c.Head()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b), err
+}
+
+// TestStream relays a stream unchanged, but for the usage chunk that the
+// client didn't ask for.
+func TestStream(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a", "b"))
+		r := newRig(t, []string{worker.URL()})
+		body := streamBody
+		if asked {
+			body = strings.Replace(body, `"stream":true`, `"stream":true,"stream_options":{"include_usage":true}`, 1)
+		}
+		status, text, err := read(t, r.chat(body))
+		if status != 200 || err != nil {
+			t.Fatalf("got %d %v", status, err)
+		}
+		if strings.Contains(text, `"choices":[]`) != asked || !strings.HasSuffix(text, "data: [DONE]\n\n") {
+			t.Errorf("asked for usage %v, got %s", asked, text)
+		}
+		if !strings.Contains(string(worker.Next(t).Body), `"include_usage":true`) {
+			t.Error("the worker was not asked for usage")
+		}
+		row := r.row()
+		if row.InputTokens != 10 || row.OutputTokens != 2 || row.TTFT <= 0 || row.Flags.Has(tenancy.FlagEstimated) || !row.Flags.Has(tenancy.FlagStream) {
+			t.Errorf("row %+v", row)
+		}
+		if s := r.meter.last(); s.UpstreamTTFT <= 0 || s.UpstreamTTFT > s.Row.TTFT {
+			t.Errorf("summary %+v", s)
+		}
+	}
+}
+
+// TestStreamInPieces gives the same bytes however the worker cuts them.
+func TestStreamInPieces(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.Trickle(1, 0, "a", "b"), gatewaytest.Trickle(7, 0, "a", "b"), gatewaytest.Trickle(1000, 0, "a", "b"))
+	r := newRig(t, []string{worker.URL()})
+	var first string
+	for i := range 3 {
+		status, text, err := read(t, r.chat(streamBody))
+		if status != 200 || err != nil {
+			t.Fatalf("got %d %v", status, err)
+		}
+		if i == 0 {
+			first = text
+		}
+		if text != first || !strings.HasSuffix(text, "data: [DONE]\n\n") {
+			t.Errorf("run %d: %s", i, text)
+		}
+	}
+}
+
+// TestEventsAreFlushedAtOnce sees the first events while the worker still holds
+// the rest back.
+func TestEventsAreFlushedAtOnce(t *testing.T) {
+	open := make(chan struct{})
+	worker := gatewaytest.NewWorker(t, gatewaytest.Gate(open,
+		[]string{gatewaytest.RoleEvent, gatewaytest.ContentEvent("a", "")},
+		[]string{gatewaytest.ContentEvent("b", "stop"), gatewaytest.DoneEvent}))
+	r := newRig(t, []string{worker.URL()})
+	events := gatewaytest.NewEventReader(r.chat(streamBody).Head().Body)
+	for range 2 {
+		if _, err := events.Next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(open)
+	if rest, err := events.All(); err != nil || len(rest) != 2 {
+		t.Fatalf("got %v %v", rest, err)
+	}
+	if row := r.row(); !row.Flags.Has(tenancy.FlagEstimated) || row.OutputTokens != 2 {
+		t.Errorf("row %+v", row)
+	}
+}
+
+// TestStreamFailures: whatever goes wrong after the first event ends with one
+// error event, no terminal mark and a closed connection.
+func TestStreamFailures(t *testing.T) {
+	events := []string{gatewaytest.RoleEvent, gatewaytest.ContentEvent("a", "")}
+	half := append(append([]string(nil), events...), `data: {"id":"half`)
+	for _, c := range []struct {
+		name   string
+		worker gatewaytest.Behaviour
+		code   string
+	}{
+		{"dropped with FIN", gatewaytest.DropAfter(gatewaytest.FIN, events...), "upstream_error"},
+		{"dropped with RST", gatewaytest.DropAfter(gatewaytest.RST, events...), "upstream_error"},
+		{"dropped in an event", gatewaytest.DropAfter(gatewaytest.FIN, half...), "upstream_error"},
+		{"half a chunk", gatewaytest.HalfChunk(gatewaytest.FIN, events...), "upstream_error"},
+		{"no terminal mark", gatewaytest.WithoutDone("a", "b"), "upstream_error"},
+		{"error inside", gatewaytest.ErrorInStream(500, "a"), "upstream_error"},
+		{"silence", gatewaytest.StallAfter(events...), "upstream_timeout"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			worker := gatewaytest.NewWorker(t, c.worker)
+			r := newRig(t, []string{worker.URL()}, withConfig(func(cfg *Config) { cfg.StreamIdle = 200 * time.Millisecond }))
+			client := r.chat(streamBody)
+			resp := client.Head()
+			b, err := io.ReadAll(resp.Body)
+			text := string(b)
+			if resp.StatusCode != 200 || err != nil {
+				t.Fatalf("got %d %v %s", resp.StatusCode, err, text)
+			}
+			if !strings.Contains(text, `"code":"`+c.code+`"`) || strings.Contains(text, "[DONE]") || strings.Contains(text, "half") {
+				t.Errorf("got %s", text)
+			}
+			if rest := client.Closed(); rest != "" {
+				t.Errorf("more bytes after the end: %q", rest)
+			}
+			row := r.row()
+			if row.Outcome != tenancy.OutcomeUpstreamError || !row.Flags.Has(tenancy.FlagEstimated) || row.InputTokens == 0 {
+				t.Errorf("row %+v", row)
+			}
+			if len(worker.Seen()) != 1 {
+				t.Errorf("the worker was asked %d times", len(worker.Seen()))
+			}
+		})
+	}
+}
+
+// TestFailuresBeforeTheAnswer says which failures are tried on another worker
+// and what the client is told when none is left.
+func TestFailuresBeforeTheAnswer(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		worker gatewaytest.Behaviour
+		stream bool
+		retry  bool
+		status int
+		code   string
+	}{
+		{"503", gatewaytest.Fail(503), true, true, 503, "overloaded"},
+		{"429", gatewaytest.Fail(429), false, true, 503, "overloaded"},
+		{"closed before the header", gatewaytest.CloseBeforeHead(gatewaytest.FIN), true, true, 502, "upstream_error"},
+		{"reset before the header", gatewaytest.CloseBeforeHead(gatewaytest.RST), false, true, 502, "upstream_error"},
+		{"dropped after the header", gatewaytest.DropAfter(gatewaytest.FIN), true, true, 502, "upstream_error"},
+		{"not HTTP", gatewaytest.NotHTTP(), true, true, 502, "upstream_error"},
+		{"500", gatewaytest.Fail(500), true, false, 502, "upstream_error"},
+		{"401", gatewaytest.Fail(401), true, false, 502, "upstream_error"},
+		{"silence", gatewaytest.Stall(), true, false, 504, "upstream_timeout"},
+		{"silence, not streaming", gatewaytest.Stall(), false, false, 504, "upstream_timeout"},
+		{"silence after the header", gatewaytest.HeadOnly(), true, false, 504, "upstream_timeout"},
+		{"wrong content type", gatewaytest.WrongContentType(), true, false, 502, "upstream_error"},
+		{"wrong content type, not streaming", gatewaytest.WrongContentType(), false, false, 502, "upstream_error"},
+		{"huge headers", gatewaytest.HugeHeaders(1 << 20), true, false, 502, "upstream_error"},
+		{"half an event", gatewaytest.DropAfter(gatewaytest.FIN, `data: {"id`), true, false, 502, "upstream_error"},
+		{"half a body", gatewaytest.HalfBody(gatewaytest.FIN, gatewaytest.ChatBody("a", gatewaytest.Usage(1, 1))), false, false, 502, "upstream_error"},
+		{"body that is no JSON", gatewaytest.JSON(200, `{"a":`), false, false, 502, "upstream_error"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			bad := gatewaytest.NewWorker(t, c.worker)
+			short := withConfig(func(cfg *Config) {
+				cfg.FirstByteStream, cfg.FirstByteUnary, cfg.StreamIdle = 300*time.Millisecond, 300*time.Millisecond, 300*time.Millisecond
+			})
+			body := chatBody
+			if c.stream {
+				body = streamBody
+			}
+			alone := newRig(t, []string{bad.URL()}, short)
+			resp, text := alone.chat(body).Answer()
+			wantError(t, resp, text, c.status, c.code)
+			if row := alone.row(); row.Outcome != tenancy.OutcomeUpstreamError || row.OutputTokens != 0 {
+				t.Errorf("row %+v", row)
+			}
+
+			// Beside a good worker, which is picked second, the
+			// client sees success exactly if a second try is right.
+			good := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+			both := newRig(t, []string{bad.URL(), good.URL()}, short)
+			resp, text = both.chat(body).Answer()
+			if c.retry && resp.StatusCode != 200 || !c.retry && resp.StatusCode != c.status {
+				t.Errorf("beside a good worker: got %d %s, retry wanted: %v", resp.StatusCode, text, c.retry)
+			}
+			if row := both.row(); c.retry && (row.Attempts != 2 || row.Worker != "w2" || row.InputTokens != 10) {
+				t.Errorf("row %+v", row)
+			}
+		})
+	}
+}
+
+// TestUnreachableWorker is retried elsewhere.
+func TestUnreachableWorker(t *testing.T) {
+	good := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+	r := newRig(t, []string{"http://127.0.0.1:1", good.URL()})
+	if resp, text := r.chat(chatBody).Answer(); resp.StatusCode != 200 {
+		t.Fatalf("got %d %s", resp.StatusCode, text)
+	}
+	if row := r.row(); row.Attempts != 2 {
+		t.Errorf("row %+v", row)
+	}
+	if r.health.failures != 1 {
+		t.Errorf("health was told of %d failures, want 1", r.health.failures)
+	}
+}
+
+func TestNoWorker(t *testing.T) {
+	r := newRig(t, nil)
+	resp, body := r.chat(chatBody).Answer()
+	wantError(t, resp, body, 503, "unavailable")
+	if resp.Header.Get("Retry-After") == "" {
+		t.Error("a 503 without Retry-After")
+	}
+	r.row()
+}
+
+// TestStaleConnection reuses a kept connection that the worker closes on the
+// next request, and replaces it without a second attempt.
+func TestStaleConnection(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"), gatewaytest.CloseBeforeHead(gatewaytest.FIN), gatewaytest.Chat("b"))
+	r := newRig(t, []string{worker.URL()})
+	for range 2 {
+		if resp, text := r.chat(chatBody).Answer(); resp.StatusCode != 200 {
+			t.Fatalf("got %d %s", resp.StatusCode, text)
+		}
+	}
+	rows := r.ledger.all()
+	if len(rows) != 2 || rows[1].Attempts != 1 {
+		t.Errorf("rows %+v", rows)
+	}
+	seen := worker.Seen()
+	if len(seen) != 3 || seen[0].Conn != seen[1].Conn || seen[1].Conn == seen[2].Conn {
+		t.Errorf("connections used: %v", seen)
+	}
+}
+
+// TestBadUsage charges an estimate where the worker's usage can't be true.
+func TestBadUsage(t *testing.T) {
+	for _, usage := range []string{`null`, `{"prompt_tokens":-1,"completion_tokens":2}`, `"many"`, `{"prompt_tokens":999999,"completion_tokens":1}`} {
+		worker := gatewaytest.NewWorker(t, gatewaytest.BadUsage(usage, "a", "b"))
+		r := newRig(t, []string{worker.URL()})
+		if status, text, err := read(t, r.chat(streamBody)); status != 200 || err != nil {
+			t.Fatalf("%s: got %d %v %s", usage, status, err, text)
+		}
+		row := r.row()
+		if !row.Flags.Has(tenancy.FlagEstimated) || row.InputTokens <= 0 || row.OutputTokens != 2 {
+			t.Errorf("%s: row %+v", usage, row)
+		}
+	}
+}
+
+// TestKeepAliveComments covers a long prefill.
+func TestKeepAliveComments(t *testing.T) {
+	open := make(chan struct{})
+	worker := gatewaytest.NewWorker(t, gatewaytest.Gate(open, nil, []string{gatewaytest.ContentEvent("a", "stop"), gatewaytest.DoneEvent}))
+	r := newRig(t, []string{worker.URL()}, withConfig(func(cfg *Config) { cfg.KeepAliveComment = 20 * time.Millisecond }))
+	body := r.chat(streamBody).Head().Body
+	buf := make([]byte, len(": keep-alive\n\n"))
+	for range 3 {
+		if _, err := io.ReadFull(body, buf); err != nil || string(buf) != ": keep-alive\n\n" {
+			t.Fatalf("got %q %v", buf, err)
+		}
+	}
+	close(open)
+	rest, err := io.ReadAll(body)
+	if err != nil || !strings.HasSuffix(string(rest), "data: [DONE]\n\n") {
+		t.Fatalf("got %q %v", rest, err)
+	}
+	if row := r.row(); row.Outcome != tenancy.OutcomeCompleted {
+		t.Errorf("row %+v", row)
+	}
+}
+
+// TestShutdownCutsWhatIsLeft ends a stream at the deadline with an error event.
+func TestShutdownCutsWhatIsLeft(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.StallAfter(gatewaytest.RoleEvent, gatewaytest.ContentEvent("a", "")))
+	r := newRig(t, []string{worker.URL()})
+	client := r.chat(streamBody)
+	body := client.Head().Body
+	events := gatewaytest.NewEventReader(body)
+	for range 2 {
+		if _, err := events.Next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := r.g.Shutdown(ctx); err != nil {
+		t.Fatal(err)
+	}
+	rest, err := events.All()
+	if err != nil || len(rest) != 1 || !strings.Contains(rest[0].Data, `"code":"unavailable"`) {
+		t.Fatalf("got %v %v", rest, err)
+	}
+	if row := r.row(); row.InputTokens == 0 || row.OutputTokens != 1 {
+		t.Errorf("row %+v", row)
+	}
+	select {
+	case <-worker.Seen()[0].Left:
+	case <-time.After(patience):
+		t.Error("the worker still has the request")
+	}
+}
