@@ -18,29 +18,29 @@ var ErrNotReady = errors.New("no worker that serves the model is ready")
 
 // Fleet is the set of workers and everything known of them. Make it with
 // [NewFleet].
+//
+// Locks are taken in the order Fleet.mu, view.mu, shard.mu. The work that grows
+// with a prompt (hashing, look-up) or with a cache (applying events, clearing a
+// view) is done without Fleet.mu.
 type Fleet struct {
 	cfg Config
+	idx index
+	// scratch holds *scratch.
+	scratch sync.Pool
 
-	// mu protects all that follows, and the load fields of every worker.
-	mu      sync.Mutex
-	rng     *rand.Rand
-	lastID  WorkerID
-	workers []*worker // in the order they were added
-	stats   Stats
-}
-
-// worker is one member of a fleet. Its fields are guarded by Fleet.mu.
-type worker struct {
-	id       WorkerID
-	spec     WorkerSpec
-	ready    bool
-	reason   string
-	removed  bool
+	// mu protects all that follows, the load and the prediction of every
+	// worker, and the allocation of the index's columns.
+	mu       sync.Mutex
+	rng      *rand.Rand
+	lastID   WorkerID
+	workers  []*worker // in the order they were added
+	byID     map[WorkerID]*worker
+	pools    map[string]*pool
+	soon     speculation
+	ring     predictions
+	errors   recentErrors
 	inFlight int
-	ahead    int
-	load     Load
-	loadAt   time.Time
-	picks    int64
+	stats    Stats
 }
 
 // NewFleet returns an empty fleet. It panics if cfg does not validate, so call
@@ -49,119 +49,212 @@ func NewFleet(cfg Config) *Fleet {
 	if err := cfg.Validate(); err != nil {
 		panic("BUG: NewFleet with an invalid configuration: " + err.Error())
 	}
-	return &Fleet{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0))}
+	f := &Fleet{
+		cfg:   cfg,
+		rng:   rand.New(rand.NewPCG(cfg.Seed, 0x5167)),
+		byID:  make(map[WorkerID]*worker),
+		pools: make(map[string]*pool),
+		ring:  predictions{records: make([]PredictionRecord, cfg.Predictions)},
+	}
+	f.soon = speculation{
+		idx: &f.idx, ttl: cfg.SpeculativeTTL, limit: cfg.SpeculativeKeys,
+		more: make(map[expected]int),
+	}
+	f.scratch.New = func() any { return new(scratch) }
+	return f
 }
 
-// Add makes a worker known. It starts not ready and with an empty view, even
-// if a worker of the same name or address was there before.
+// Add makes a worker known. It starts not ready, with an empty view and with
+// what its pool has learned, even if a worker of the same name or address was
+// there before. spec is copied.
 func (f *Fleet) Add(now time.Time, spec WorkerSpec) (WorkerID, error) {
 	if spec.Name == "" {
 		return 0, errors.New("cannot add worker: it has no name")
 	}
-	if len(spec.Models) == 0 {
-		return 0, fmt.Errorf("cannot add worker %q: it serves no model", spec.Name)
+	if len(spec.Models) == 0 || slices.Contains(spec.Models, "") || slices.Contains(spec.Adapters, "") {
+		return 0, fmt.Errorf("cannot add worker %q: it needs at least one model, and no empty name among them", spec.Name)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, w := range f.workers {
 		if w.spec.Name == spec.Name {
-			return 0, fmt.Errorf("cannot add worker %q: the name is taken", spec.Name)
+			return 0, fmt.Errorf("cannot add worker %q: the name is taken by worker %d", spec.Name, w.id)
 		}
+	}
+	p := f.pools[spec.Pool]
+	if p == nil {
+		p = &pool{coef: f.cfg.Prior.vector()}
+		f.pools[spec.Pool] = p
 	}
 	f.lastID++
 	spec.Models = slices.Clone(spec.Models)
 	spec.Adapters = slices.Clone(spec.Adapters)
-	f.workers = append(f.workers, &worker{id: f.lastID, spec: spec, reason: "not checked yet"})
-	return f.lastID, nil
+	w := &worker{id: f.lastID, spec: spec, reason: "not checked yet", added: now, pool: p}
+	w.meanDecode = firstDecode
+	w.predictor.start(p.coef)
+	f.addView(w, 0)
+	f.workers = append(f.workers, w)
+	f.byID[w.id] = w
+	return w.id, nil
 }
 
-// Remove forgets a worker: its view and its load go at once. Reservations on it
-// stay safe to finish.
+// Remove forgets a worker: its view and its load go at once, and its id names
+// nothing from then on. Reservations on it stay safe to finish.
 func (f *Fleet) Remove(id WorkerID) {
 	f.mu.Lock()
+	w := f.byID[id]
+	if w == nil {
+		f.mu.Unlock()
+		return
+	}
+	w.removed = true
+	delete(f.byID, id)
+	f.workers = slices.DeleteFunc(f.workers, func(o *worker) bool { return o == w })
+	for _, v := range w.views {
+		v.removed = true
+		f.soon.dropColumn(v.col)
+	}
+	f.mu.Unlock()
+
+	for _, v := range w.views {
+		v.close()
+	}
+
+	f.mu.Lock()
 	defer f.mu.Unlock()
-	for i, w := range f.workers {
-		if w.id == id {
-			w.removed = true
-			f.workers = slices.Delete(f.workers, i, i+1)
-			return
-		}
+	for _, v := range w.views {
+		f.idx.freeColumn(v.col)
 	}
 }
 
-// SetReady says whether the worker may be picked, and why not.
+// SetReady says whether the worker may be picked, and why not. A worker that
+// becomes ready again starts at its ordinary speed: what slowed it is over.
 func (f *Fleet) SetReady(now time.Time, id WorkerID, ready bool, reason string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if w := f.find(id); w != nil {
-		w.ready, w.reason = ready, reason
+	w := f.byID[id]
+	if w == nil {
+		return
 	}
+	if ready && !w.ready {
+		w.predictor.logSpeed = 0
+	}
+	w.ready, w.reason = ready, reason
 }
 
 // SetCapacity says how many blocks of how many tokens each rank of the worker
-// has on its device. It bounds the worker's view.
-func (f *Fleet) SetCapacity(id WorkerID, blockSize, blocks int) {}
+// has on its device. It bounds the worker's view; 0 blocks is unknown.
+func (f *Fleet) SetCapacity(id WorkerID, blockSize, blocks int) {
+	f.mu.Lock()
+	w := f.byID[id]
+	if w == nil {
+		f.mu.Unlock()
+		return
+	}
+	w.capacity, w.capacitySize = blocks, blockSize
+	views := slices.Clone(w.views)
+	f.mu.Unlock()
 
-// ObserveLoad takes the worker's own account of its load as of now.
+	var st ApplyStats
+	for _, v := range views {
+		st.add(v.setCapacity(blockSize, blocks))
+	}
+	f.noteEvents(st)
+}
+
+// ObserveLoad takes over the worker's own account of its load as of now, as a
+// correction: what it shows beyond this process's own requests counts as work
+// of others, with a weight that falls linearly to zero over Config.LoadStale.
+// Values below zero count as zero.
 func (f *Fleet) ObserveLoad(now time.Time, id WorkerID, l Load) {
+	l.Running, l.Waiting = max(0, l.Running), max(0, l.Waiting)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if w := f.find(id); w != nil {
-		w.load, w.loadAt = l, now
+	if w := f.byID[id]; w != nil {
+		w.advance(now)
+		w.observe(now, l, f.cfg.LoadStale)
 	}
 }
 
-// ApplyEvents applies a batch of cache events of one rank, in order.
+// ApplyEvents applies a batch of cache events of one rank, in order. Events of
+// a worker that is gone, or of a rank out of range, are ignored and counted so.
+// evs is not retained.
 func (f *Fleet) ApplyEvents(now time.Time, id WorkerID, rank int, evs []Event) ApplyStats {
-	return ApplyStats{Ignored: len(evs)}
-}
-
-// ClearView empties the view of one rank.
-func (f *Fleet) ClearView(id WorkerID, rank int) {}
-
-// SetView says how far the view of one rank can be trusted.
-func (f *Fleet) SetView(id WorkerID, rank int, s ViewState) {}
-
-// Stats returns the fleet's totals.
-func (f *Fleet) Stats() Stats {
+	v := f.view(id, rank)
+	if v == nil {
+		st := ApplyStats{Ignored: len(evs)}
+		f.noteEvents(st)
+		return st
+	}
+	st := v.apply(evs)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	st := f.stats
-	st.Workers = len(f.workers)
+	if st.Cleared > 0 {
+		f.forget(v)
+	}
+	f.stats.Events.add(st)
 	return st
 }
 
-// Snapshot returns the state of every worker, in the order they were added.
-func (f *Fleet) Snapshot(now time.Time) []WorkerSnapshot {
+// ClearView empties the view of one rank, as when its engine restarted.
+func (f *Fleet) ClearView(id WorkerID, rank int) {
+	v := f.view(id, rank)
+	if v == nil {
+		return
+	}
+	v.clear()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := make([]WorkerSnapshot, 0, len(f.workers))
-	for _, w := range f.workers {
-		out = append(out, WorkerSnapshot{
-			Worker: w.info(), Models: slices.Clone(w.spec.Models),
-			Ready: w.ready, Reason: w.reason, InFlight: w.inFlight, Ahead: w.ahead,
-			Load: w.load, LoadObserved: w.loadAt, Picks: w.picks,
-		})
-	}
-	return out
+	f.forget(v)
 }
 
-// Predictions returns the recent picks, oldest first.
-func (f *Fleet) Predictions() []PredictionRecord { return nil }
+// forget drops what picks expect to be in a view that was cleared. A view that
+// was closed meanwhile has given its column up. It requires that f.mu is held.
+func (f *Fleet) forget(v *view) {
+	if !v.removed {
+		f.soon.dropColumn(v.col)
+	}
+}
 
-func (f *Fleet) find(id WorkerID) *worker {
-	for _, w := range f.workers {
-		if w.id == id {
-			return w
+// SetView says how far the view of one rank can be trusted. Without it, a view
+// counts as not reporting.
+func (f *Fleet) SetView(id WorkerID, rank int, s ViewState) {
+	if v := f.view(id, rank); v != nil {
+		v.setState(s)
+	}
+}
+
+// view returns the view of a rank, made on first use; nil when the worker is
+// gone or the rank out of range.
+func (f *Fleet) view(id WorkerID, rank int) *view {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w := f.byID[id]
+	if w == nil || rank < 0 || rank >= maxRanks {
+		return nil
+	}
+	for _, v := range w.views {
+		if v.rank == rank {
+			return v
 		}
 	}
-	return nil
+	return f.addView(w, rank)
 }
 
-func (w *worker) info() WorkerInfo {
-	return WorkerInfo{ID: w.id, Name: w.spec.Name, Pool: w.spec.Pool, Address: w.spec.Address}
+// addView gives a worker a view of a further rank. It requires that f.mu is
+// held.
+func (f *Fleet) addView(w *worker, rank int) *view {
+	v := newView(&f.idx, w.spec.Models[0], rank, f.idx.newColumn(), &f.cfg)
+	if w.capacity > 0 {
+		v.setCapacity(w.capacitySize, w.capacity)
+	}
+	// Picks read the old slice without the lock, so it is never written to.
+	w.views = append(slices.Clip(w.views), v)
+	return v
 }
 
-func (w *worker) serves(model string) bool {
-	return slices.Contains(w.spec.Models, model) || slices.Contains(w.spec.Adapters, model)
+func (f *Fleet) noteEvents(st ApplyStats) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats.Events.add(st)
 }

@@ -1,6 +1,7 @@
 package scoring
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -31,49 +32,195 @@ type Request struct {
 	Exclude []WorkerID
 }
 
-// Pick chooses the worker with the least predicted TTFT, ties at random, and
-// counts the request's load on it. The error is [ErrNoWorker] or [ErrNotReady].
-// The caller must call Done on the reservation.
+// A prediction within tieShare, or tieFloor seconds, of the least is a tie.
+const (
+	tieShare = 0.01
+	tieFloor = 0.0005
+)
+
+// Pick chooses the worker with the least predicted TTFT, ties by fewest requests
+// in flight and then at random, and counts the request's load on it in the same
+// critical section. now must be fresh. The error is [ErrNoWorker] or
+// [ErrNotReady]. The caller must call Done on the reservation.
 func (f *Fleet) Pick(now time.Time, req *Request) (*Reservation, error) {
+	s := f.scratch.Get().(*scratch)
+	defer f.scratch.Put(s)
+	for {
+		if err := f.gather(now, req, s); err != nil {
+			return nil, err
+		}
+		// Hashing and looking up a long prompt takes longer than all the rest,
+		// so it is done without the lock.
+		s.match(&f.idx, req)
+		if r := f.reserve(now, req, s); r != nil {
+			return r, nil
+		}
+	}
+}
+
+// gather finds the eligible workers, their views and the chains these are
+// matched with.
+func (f *Fleet) gather(now time.Time, req *Request, s *scratch) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	prompt := len(req.Tokens)
-	if req.Tokens == nil {
-		prompt = max(0, req.Estimate)
-	}
-	var best *worker
-	ties, serving := 0, false
+	s.reset()
+	serving := false
 	for _, w := range f.workers {
 		if !w.serves(req.Model) || !slices.Contains(req.Pools, w.spec.Pool) {
 			continue
 		}
 		serving = true
-		if !w.ready || slices.Contains(req.Exclude, w.id) {
+		if w.ready && !slices.Contains(req.Exclude, w.id) {
+			s.add(w, req, f.cfg.BlockSize)
+		}
+	}
+	if len(s.candidates) == 0 {
+		if serving {
+			f.stats.NotReady++
+			return ErrNotReady
+		}
+		f.stats.NoWorker++
+		return ErrNoWorker
+	}
+	s.walk.reset(len(f.idx.taken))
+	f.soon.expire(now)
+	s.expected = f.soon.added
+	return nil
+}
+
+// reserve chooses among the candidates and counts the load. It returns nil when
+// all of them left while the lock was not held.
+func (f *Fleet) reserve(now time.Time, req *Request, s *scratch) *Reservation {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.candidates = slices.DeleteFunc(s.candidates, func(c candidate) bool {
+		return c.worker.removed || !c.worker.ready
+	})
+	if len(s.candidates) == 0 {
+		return nil
+	}
+	if f.soon.added != s.expected {
+		s.rematch(&f.idx)
+	}
+	s.measure(req, &f.cfg)
+	for i := range s.candidates {
+		f.predict(now, &s.candidates[i])
+	}
+	c := f.choose(s)
+	r := f.count(now, req, s, c)
+	f.keep(req, s, r)
+	return r
+}
+
+// predict fills in a candidate's prediction. It requires that f.mu is held.
+func (f *Fleet) predict(now time.Time, c *candidate) {
+	w := c.worker
+	w.advance(now)
+	w.predictor.relax(now, f.cfg.IdleHalfLife, w.pool.coef)
+	speed := w.predictor.speed(now, f.cfg.IdleHalfLife)
+	coef := w.predictor.coef
+
+	waiting, others := w.others(now, f.cfg.LoadStale)
+	own := w.ahead(now, w.predictor.rate(speed), f.cfg.BatchTokens)
+	c.ahead = own + waiting*w.meanTokens
+	c.running = float64(w.running) + others
+	pairs := waiting * attentionPairs(w.meanTokens, 0)
+	if w.tokens > 0 {
+		pairs += w.pairs * own / float64(w.tokens)
+	}
+	steps := 1 + (c.ahead+float64(c.work))/float64(f.cfg.BatchTokens)
+	c.x = vector{1, (c.ahead + float64(c.work)) / 1000, c.running * steps, pairs + c.pairs}
+	c.fixed = w.slotWait(waiting+others, f.cfg.MaxSeqs)
+	c.raw = clamp(c.fixed+speed*coef.dot(c.x), minTTFT.Seconds(), maxTTFT.Seconds())
+	c.base = speed * coef[0]
+	c.prefill = speed * (coef[1]*float64(c.work)/1000 + coef[3]*c.pairs)
+	c.p50 = clamp(c.raw*math.Exp(w.predictor.median), minTTFT.Seconds(), maxTTFT.Seconds())
+	c.p90 = clamp(c.raw*math.Exp(max(w.predictor.upper, w.predictor.median)), c.p50, maxTTFT.Seconds())
+}
+
+// attentionPairs counts, in millions, the (new token, token before it) pairs of
+// a prefill of n tokens after cached ones.
+func attentionPairs(n, cached float64) float64 { return n * (cached + n/2) / 1e6 }
+
+// choose returns the candidate with the least predicted TTFT. It requires that
+// f.mu is held.
+func (f *Fleet) choose(s *scratch) *candidate {
+	least := math.Inf(1)
+	for i := range s.candidates {
+		least = min(least, s.candidates[i].p50)
+	}
+	tie := least + max(tieShare*least, tieFloor)
+	var best *candidate
+	ties := 0
+	for i := range s.candidates {
+		c := &s.candidates[i]
+		if c.p50 > tie {
 			continue
 		}
-		switch {
-		case best == nil || w.ahead < best.ahead || w.ahead == best.ahead && w.inFlight < best.inFlight:
-			best, ties = w, 1
-		case w.ahead == best.ahead && w.inFlight == best.inFlight:
+		switch n := c.worker.inFlight(); {
+		case best == nil || n < best.worker.inFlight():
+			best, ties = c, 1
+		case n == best.worker.inFlight():
 			if ties++; f.rng.IntN(ties) == 0 {
-				best = w
+				best = c
 			}
 		}
 	}
-	if best == nil {
-		if serving {
-			f.stats.NotReady++
-			return nil, ErrNotReady
-		}
-		f.stats.NoWorker++
-		return nil, ErrNoWorker
+	return best
+}
+
+// count makes the reservation for the chosen candidate and adds its load. It
+// requires that f.mu is held.
+func (f *Fleet) count(now time.Time, req *Request, s *scratch, c *candidate) *Reservation {
+	r := &Reservation{
+		fleet: f, worker: c.worker, info: c.worker.info(),
+		picked: now, predicted: seconds(c.p50), cached: c.cached, prompt: req.prompt(),
+		unary: req.Unary, work: c.work, pairs: c.pairs, x: c.x, raw: c.raw, fixed: c.fixed,
 	}
+	c.worker.push(now, r)
+	c.worker.picks++
+	f.inFlight++
 	f.stats.Picks++
-	best.picks++
-	best.inFlight++
-	best.ahead += prompt
-	return &Reservation{
-		fleet: f, worker: best, info: best.info(), prompt: prompt,
-		prefilling: true, picked: now,
-	}, nil
+	f.stats.PromptTokens += int64(r.prompt)
+	f.stats.CachedTokens += int64(r.cached)
+	if req.Tokens == nil {
+		f.stats.UnknownTokens++
+	}
+	if c.chain >= 0 {
+		keys := s.chains[c.chain].keys
+		r.expects = f.soon.add(now, keys[min(int(c.depth.real), len(keys)):], c.col)
+	}
+	return r
+}
+
+// keep writes the pick into the ring of recent predictions. It requires that
+// f.mu is held.
+func (f *Fleet) keep(req *Request, s *scratch, r *Reservation) {
+	rec := f.ring.next()
+	if rec == nil {
+		return
+	}
+	r.record = rec.Seq
+	rec.Picked, rec.Model = r.picked, req.Model
+	rec.Prompt, rec.TokensKnown = r.prompt, req.Tokens != nil
+	rec.Winner = r.info.ID
+	for i := range s.candidates {
+		c := &s.candidates[i]
+		rec.Candidates = append(rec.Candidates, Prediction{
+			Worker: c.worker.id,
+			Total:  seconds(c.p50), P90: seconds(c.p90),
+			Base: seconds(c.base), Prefill: seconds(c.prefill),
+			Wait:   seconds(max(0, c.raw-c.base-c.prefill)),
+			Cached: c.cached, Assumed: c.assumed,
+			Ahead: int(c.ahead), Running: int(c.running),
+		})
+	}
+}
+
+// prompt is the prompt's length, or the estimate of it.
+func (r *Request) prompt() int {
+	if r.Tokens == nil {
+		return max(0, r.Estimate)
+	}
+	return len(r.Tokens)
 }

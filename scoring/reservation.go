@@ -2,61 +2,122 @@ package scoring
 
 import "time"
 
+// phase is how far a reservation's request is.
+type phase uint8
+
+const (
+	prefilling phase = iota + 1
+	running
+	ended
+)
+
 // Reservation is one request's claim on the worker that [Fleet.Pick] chose.
-// The caller must call Done exactly once it is finished with the worker;
-// further calls, in any order and from any goroutine, have no effect.
+// The caller must call Done once it is finished with the worker. FirstToken and
+// Done may be called in any order, any number of times and from any goroutine:
+// the first Done counts, and the first FirstToken before it. They stay safe when
+// the worker is removed meanwhile.
 type Reservation struct {
 	fleet  *Fleet
 	worker *worker
 	info   WorkerInfo
 
+	picked    time.Time
 	predicted time.Duration
 	cached    int
 	prompt    int
+	unary     bool
+	known     bool // the prompt's tokens are
+
+	// work is the uncached tokens the request adds to the queue, pairs its
+	// attention pairs in millions; x, raw and fixed are what its prediction was
+	// made from, in seconds; see predictor.train.
+	work       int
+	pairs      float64
+	x          vector
+	raw, fixed float64
+	record     uint64
 
 	// Guarded by fleet.mu.
-	prefilling bool
-	done       bool
-	picked     time.Time
+	phase      phase
+	seen       bool // FirstToken was called
+	first      time.Time
+	prev, next *Reservation
+	expects    *expectation
 }
 
 // Worker says where to send the request.
 func (r *Reservation) Worker() WorkerInfo { return r.info }
 
-// Predicted is the TTFT that was predicted for the chosen worker.
+// Predicted is the median TTFT that was predicted for the chosen worker.
 func (r *Reservation) Predicted() time.Duration { return r.predicted }
 
-// Cached is how many of the prompt's tokens the worker was believed to hold.
+// Cached is how many of the prompt's tokens the worker is known, or expected
+// from recent picks, to hold.
 func (r *Reservation) Cached() int { return r.cached }
 
 // Prompt is the prompt's length in tokens, or the caller's estimate.
 func (r *Reservation) Prompt() int { return r.prompt }
 
-// FirstToken reports that the first token arrived. It releases the prefill load
-// and trains the worker's prediction. Only the first call before Done counts.
+// FirstToken reports that the first token arrived at now. It releases the
+// request's prefill load and trains the worker's prediction.
 func (r *Reservation) FirstToken(now time.Time) {
-	r.fleet.mu.Lock()
-	defer r.fleet.mu.Unlock()
-	r.releasePrefillLocked()
+	f := r.fleet
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r.seen || r.phase == ended {
+		return
+	}
+	r.seen = true
+	w := r.worker
+	if r.phase == prefilling {
+		w.run(now, r)
+	}
+	if r.unary {
+		return
+	}
+	f.learn(now, r)
 }
 
-// Done reports how the request ended and releases everything it still holds.
-// Only the first call counts.
+// learn trains the prediction with a first token that arrived now. It requires
+// that f.mu is held.
+func (f *Fleet) learn(now time.Time, r *Reservation) {
+	w, actual := r.worker, max(now.Sub(r.picked), minTTFT)
+	f.stats.FirstTokens++
+	f.stats.ActualSum += actual
+	f.stats.ErrorSum += max(actual-r.predicted, r.predicted-actual)
+	f.errors.add(actual, r.predicted)
+	if rec := f.ring.find(r.record); rec != nil {
+		rec.Actual = actual
+	}
+	if w.removed {
+		return
+	}
+	w.firstTokens++
+	w.predictor.train(now, f.cfg.IdleHalfLife, r.x, r.raw, r.fixed, actual.Seconds())
+	w.pool.learn(w.predictor.coef, w.predictor.speed(now, f.cfg.IdleHalfLife))
+}
+
+// Done reports at now how the request ended and releases everything it still
+// holds. Unless the prefill happened, its blocks are no longer expected in the
+// worker's cache.
 func (r *Reservation) Done(now time.Time, out Outcome) {
-	r.fleet.mu.Lock()
-	defer r.fleet.mu.Unlock()
-	if r.done {
+	f := r.fleet
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r.phase == ended {
 		return
 	}
-	r.releasePrefillLocked()
-	r.done = true
-	r.worker.inFlight--
-}
-
-func (r *Reservation) releasePrefillLocked() {
-	if r.done || !r.prefilling {
-		return
+	if prefilled := r.seen || out == Completed; !prefilled || out == NotSent {
+		f.soon.drop(r.expects)
 	}
-	r.prefilling = false
-	r.worker.ahead -= r.prompt - r.cached
+	r.expects = nil
+	r.worker.end(now, r, out)
+	f.inFlight--
+	f.stats.count(out)
+	if out == WorkerFailed || out == NotSent {
+		r.worker.failures++
+	}
+	if rec := f.ring.find(r.record); rec != nil {
+		rec.Outcome = out
+	}
 }

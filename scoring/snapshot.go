@@ -1,11 +1,16 @@
 package scoring
 
-import "time"
+import (
+	"math"
+	"slices"
+	"time"
+)
 
 // WorkerSnapshot is the state of one worker at one moment.
 type WorkerSnapshot struct {
-	Worker WorkerInfo
-	Models []string
+	Worker           WorkerInfo
+	Models, Adapters []string
+	Added            time.Time
 	// Ready says whether the worker may be picked; Reason says why not.
 	Ready  bool
 	Reason string
@@ -132,4 +137,104 @@ type ApplyStats struct {
 	Malformed int
 	// Ignored counts events for a worker that is gone or a rank out of range.
 	Ignored int
+}
+
+func (s *ApplyStats) add(o ApplyStats) {
+	s.Stored += o.Stored
+	s.Repeated += o.Repeated
+	s.Removed += o.Removed
+	s.UnknownRemoved += o.UnknownRemoved
+	s.Cleared += o.Cleared
+	s.HeldBack += o.HeldBack
+	s.HeldDropped += o.HeldDropped
+	s.Unusable += o.Unusable
+	s.UnknownStored += o.UnknownStored
+	s.Evicted += o.Evicted
+	s.Malformed += o.Malformed
+	s.Ignored += o.Ignored
+}
+
+func (s *Stats) count(out Outcome) {
+	switch out {
+	case Completed:
+		s.Completed++
+	case ClientGone:
+		s.ClientGone++
+	case WorkerFailed:
+		s.WorkerFailed++
+	case NotSent:
+		s.NotSent++
+	}
+}
+
+// Snapshot returns the state of every worker as of now, in the order they were
+// added.
+func (f *Fleet) Snapshot(now time.Time) []WorkerSnapshot {
+	f.mu.Lock()
+	out := make([]WorkerSnapshot, 0, len(f.workers))
+	views := make([][]*view, 0, len(f.workers))
+	for _, w := range f.workers {
+		out = append(out, f.snapshot(now, w))
+		views = append(views, w.views)
+	}
+	f.mu.Unlock()
+
+	// A view may be busy with a long batch; picks shall not wait for it.
+	for i := range out {
+		for _, v := range views[i] {
+			out[i].Views = append(out[i].Views, v.snapshot())
+		}
+		slices.SortFunc(out[i].Views, func(a, b ViewSnapshot) int { return a.Rank - b.Rank })
+	}
+	return out
+}
+
+// snapshot is a worker's state without its views. It requires that f.mu is held.
+func (f *Fleet) snapshot(now time.Time, w *worker) WorkerSnapshot {
+	w.advance(now)
+	p := &w.predictor
+	speed := p.speed(now, f.cfg.IdleHalfLife)
+	return WorkerSnapshot{
+		Worker: w.info(), Models: slices.Clone(w.spec.Models), Adapters: slices.Clone(w.spec.Adapters),
+		Ready: w.ready, Reason: w.reason, Added: w.added,
+		InFlight: w.inFlight(), Prefilling: w.prefilling,
+		Ahead:        int(w.ahead(now, p.rate(speed), f.cfg.BatchTokens)),
+		Coefficients: p.coef.coefficients(), Speed: speed, Trained: p.trained,
+		ErrorP50: math.Exp(p.median), ErrorP90: math.Exp(p.upper),
+		Load: w.seen[0].load, LoadObserved: w.seen[0].at,
+		Picks: w.picks, FirstTokens: w.firstTokens, Failures: w.failures,
+	}
+}
+
+// Predictions returns the recent picks, oldest first.
+func (f *Fleet) Predictions() []PredictionRecord {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.ring.copy()
+}
+
+// Stats returns the fleet's totals.
+func (f *Fleet) Stats() Stats {
+	f.mu.Lock()
+	st := f.stats
+	st.ErrorP50, st.ErrorP90 = f.errors.quantiles()
+	st.Speculative = f.soon.keys
+	st.Workers, st.InFlight = len(f.workers), f.inFlight
+	var views []*view
+	for _, w := range f.workers {
+		if w.ready {
+			st.ReadyWorkers++
+		}
+		views = append(views, w.views...)
+	}
+	f.mu.Unlock()
+
+	st.Keys, st.Bytes = f.idx.keys(), f.idx.bytes()
+	for _, v := range views {
+		s := v.snapshot()
+		st.Blocks += s.GPU + s.CPU + s.Disk
+		st.Held += s.Held
+		st.Bytes += v.bytes()
+	}
+	return st
 }

@@ -1,6 +1,9 @@
 package scoring
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // WorkerID names a worker within one Fleet. It is assigned by [Fleet.Add] and
 // never reused, so an old choice can't name a new worker. Zero names none.
@@ -116,4 +119,52 @@ type Coefficients struct {
 	// Attention is the time a prefill takes for each million (new token, token
 	// before it) pairs, the part that grows with the length of the context.
 	Attention time.Duration
+}
+
+// worker is one member of a fleet. Guarded by Fleet.mu, its views by their own
+// locks.
+type worker struct {
+	id      WorkerID
+	spec    WorkerSpec
+	added   time.Time
+	ready   bool
+	reason  string
+	removed bool
+
+	// views holds one view for each rank heard of, rank 0 first and always.
+	views                  []*view
+	capacity, capacitySize int
+
+	pool      *pool
+	predictor predictor
+	workload
+
+	picks, firstTokens, failures int64
+}
+
+func (w *worker) info() WorkerInfo {
+	return WorkerInfo{ID: w.id, Name: w.spec.Name, Pool: w.spec.Pool, Address: w.spec.Address}
+}
+
+func (w *worker) serves(model string) bool {
+	return slices.Contains(w.spec.Models, model) || slices.Contains(w.spec.Adapters, model)
+}
+
+// adapter is the LoRA adapter that the request uses on this worker, or empty.
+func (w *worker) adapter(req *Request) string {
+	if req.LoRA == "" && slices.Contains(w.spec.Adapters, req.Model) {
+		return req.Model
+	}
+	return req.LoRA
+}
+
+// blockSize is the tokens of a block of the worker's cache, assumed when no
+// rank has said so.
+func (w *worker) blockSize(assumed int) int {
+	for _, v := range w.views {
+		if n := v.size.Load(); n > 0 {
+			return int(n)
+		}
+	}
+	return assumed
 }

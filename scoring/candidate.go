@@ -1,0 +1,177 @@
+package scoring
+
+import "math"
+
+// candidate is an eligible worker with what a pick found out about it.
+type candidate struct {
+	worker *worker
+	// views are its ranks' views, chain is the index of the keys they are
+	// matched with, -1 when the prompt's tokens are unknown.
+	views []*view
+	chain int
+
+	// col is the view of the rank that matches best, depth what it matches,
+	// trusted whether that is all there is.
+	col     int
+	depth   depth
+	trusted bool
+
+	// cached is the prompt's tokens in that view, assumed what a view that is
+	// not trusted is credited with on top. work is the tokens left to compute,
+	// with the cost of reading slow tiers; pairs is its attention pairs.
+	cached, assumed int
+	work            int
+	pairs           float64
+
+	// The prediction, in tokens, sequences and seconds; see Fleet.predict.
+	ahead, running float64
+	x              vector
+	fixed, raw     float64
+	base, prefill  float64
+	p50, p90       float64
+}
+
+// keyChain is the request's keys for one way of hashing it. Candidates that
+// agree on it share it, and there is mostly one.
+type keyChain struct {
+	size        int
+	model, lora string
+	keys        []Key
+}
+
+// scratch is the memory of one pick, reused by the next.
+type scratch struct {
+	candidates []candidate
+	views      []*view
+	chains     []keyChain
+	walk       walk
+	// expected is how many speculative entries had been made before the
+	// look-up.
+	expected uint64
+}
+
+// reset empties s and keeps its memory.
+func (s *scratch) reset() {
+	clear(s.candidates) // releases the workers of the last pick
+	clear(s.views)
+	s.candidates, s.views, s.chains = s.candidates[:0], s.views[:0], s.chains[:0]
+}
+
+// add makes a worker a candidate. It requires that the fleet's mu is held.
+func (s *scratch) add(w *worker, req *Request, blockSize int) {
+	c := candidate{worker: w, chain: -1, col: w.views[0].col}
+	if len(req.Tokens) > 0 {
+		first := len(s.views)
+		s.views = append(s.views, w.views...)
+		c.views = s.views[first:]
+		c.chain = s.chainFor(w.blockSize(blockSize), w.spec.Models[0], w.adapter(req))
+	}
+	s.candidates = append(s.candidates, c)
+}
+
+// chainFor returns the index of the chain with these properties.
+func (s *scratch) chainFor(size int, model, lora string) int {
+	for i := range s.chains {
+		if c := &s.chains[i]; c.size == size && c.model == model && c.lora == lora {
+			return i
+		}
+	}
+	n := len(s.chains)
+	if n < cap(s.chains) {
+		s.chains = s.chains[:n+1] // an old one, for the memory of its keys
+	} else {
+		s.chains = append(s.chains, keyChain{})
+	}
+	c := &s.chains[n]
+	c.size, c.model, c.lora, c.keys = size, model, lora, c.keys[:0]
+	return n
+}
+
+// match hashes the prompt once for each chain and finds how far each candidate
+// matches it.
+func (s *scratch) match(x *index, req *Request) {
+	for i := range s.chains {
+		chain := &s.chains[i]
+		chain.keys = AppendKeys(chain.keys, Root(chain.model, chain.lora, req.Salt), req.Tokens, chain.size)
+		clear(s.walk.cols)
+		for j := range s.candidates {
+			if c := &s.candidates[j]; c.chain == i {
+				for _, v := range c.views {
+					s.walk.cols[v.col/64] |= 1 << (v.col % 64)
+				}
+			}
+		}
+		x.match(chain.keys, &s.walk)
+		for j := range s.candidates {
+			if c := &s.candidates[j]; c.chain == i {
+				c.takeBest(s.walk.depths)
+			}
+		}
+	}
+}
+
+// takeBest takes over the match of the rank that matches best. The engine
+// chooses the rank by itself; that it chooses well is an assumption.
+func (c *candidate) takeBest(depths []depth) {
+	for i, v := range c.views {
+		if d := depths[v.col]; i == 0 || d.all > c.depth.all {
+			c.col, c.depth, c.trusted = v.col, d, v.trusted.Load()
+		}
+	}
+}
+
+// rematch goes on with matches that a pick made in the meantime may have
+// lengthened.
+func (s *scratch) rematch(x *index) {
+	for i := range s.candidates {
+		c := &s.candidates[i]
+		if c.chain < 0 {
+			continue
+		}
+		keys := s.chains[c.chain].keys
+		for int(c.depth.all) < len(keys) && x.holds(keys[c.depth.all], c.col) {
+			c.depth.all++
+		}
+	}
+}
+
+// measure turns matches into work. The engine computes at least a prompt's last
+// token, and a hit ends at a block. A worker whose view is not to be trusted is
+// assumed to hold no less than the trusted candidates do on average: unknown is
+// not empty, and it must get its share of the requests.
+func (s *scratch) measure(req *Request, cfg *Config) {
+	prompt := req.prompt()
+	mean, trusted := 0, 0
+	for i := range s.candidates {
+		c := &s.candidates[i]
+		c.cached = 0
+		if c.chain < 0 {
+			continue
+		}
+		size := s.chains[c.chain].size
+		c.cached = min(int(c.depth.all), (prompt-1)/size) * size
+		if c.trusted {
+			mean += c.cached
+			trusted++
+		}
+	}
+	if trusted > 0 {
+		mean /= trusted
+	}
+	for i := range s.candidates {
+		c := &s.candidates[i]
+		c.assumed = 0
+		if c.chain >= 0 && !c.trusted {
+			c.assumed = max(0, min(mean, prompt-1)-c.cached)
+		}
+		held := c.cached + c.assumed
+		slow := 0.0
+		if c.depth.cpu|c.depth.disk != 0 {
+			size := float64(s.chains[c.chain].size)
+			slow = size * (cfg.CPUCost*float64(c.depth.cpu) + cfg.DiskCost*float64(c.depth.disk))
+		}
+		left := float64(prompt - held)
+		c.pairs = attentionPairs(left, float64(held))
+		c.work = int(math.Round(min(left+slow, float64(prompt))))
+	}
+}

@@ -1,0 +1,432 @@
+package scoring
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	// maxGroups bounds the KV cache groups of one rank, maxRanks the ranks of
+	// one worker: both come off the wire.
+	maxGroups = 64
+	maxRanks  = 256
+	// maxSizes bounds the block sizes that are counted for one rank.
+	maxSizes = 4
+)
+
+// view is the cache of one rank of one worker as its events tell it. It is one
+// column of the index.
+type view struct {
+	idx   *index
+	model string
+	rank  int
+	col   int
+	// removed is guarded by Fleet.mu: col may belong to another view by now.
+	removed bool
+	// limit bounds each tier whose capacity is not known, in blocks.
+	limit int
+
+	// Pick reads these without mu. size is the block size that most stored
+	// blocks have, 0 while unknown. trusted says that nothing older is missing.
+	size    atomic.Int32
+	trusted atomic.Bool
+
+	// mu protects all that follows.
+	mu    sync.Mutex
+	state ViewState
+	// gone is set when the worker was removed; nothing may be stored after.
+	gone bool
+	// capacity is the blocks of the device, 0 while unknown.
+	capacity int
+	groups   []*group
+	// more counts, for a key that several blocks of the view share, the blocks
+	// beyond the first; the column stays until the last of them is removed.
+	more [tiers]map[Key]int
+	// blocks counts what groups hold in each tier.
+	blocks [tiers]int
+	held   orphans
+	sizes  [maxSizes]sizeCount
+	// turned counts the blocks stored since the view became partial.
+	turned int
+}
+
+// group is one KV cache group. The engine's hashes mean something only in it.
+type group struct {
+	id     int
+	blocks blockMap
+	// hand is where the search for a block to evict goes on.
+	hand int
+}
+
+type sizeCount struct{ size, blocks int }
+
+// place is where a block stands in its chain.
+type place struct {
+	key Key
+	// opaque says that no request can reproduce key.
+	opaque bool
+}
+
+// child is the place of the block after p.
+func (p place) child(tokens []uint32, usable bool) place {
+	if p.opaque || !usable {
+		return place{opaque: true}
+	}
+	return place{key: chain(p.key, tokens)}
+}
+
+func (p place) set() tierSet {
+	if p.opaque {
+		return opaque
+	}
+	return 0
+}
+
+func newView(x *index, model string, rank, col int, cfg *Config) *view {
+	return &view{
+		idx: x, model: model, rank: rank, col: col, limit: cfg.MaxBlocks,
+		held: orphans{limit: cfg.HeldBlocks},
+	}
+}
+
+// apply applies a batch of events in order.
+func (v *view) apply(evs []Event) ApplyStats {
+	var st ApplyStats
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.gone {
+		st.Ignored = len(evs)
+		return st
+	}
+	for i := range evs {
+		ev := &evs[i]
+		if ev.Kind == AllBlocksCleared {
+			v.clearLocked()
+			st.Cleared++
+			continue
+		}
+		if ev.Tier >= tiers || ev.Kind != BlockStored && ev.Kind != BlockRemoved {
+			st.Malformed++
+			continue
+		}
+		g := v.groupLocked(ev.Group)
+		switch {
+		case g == nil:
+			st.Malformed++
+		case ev.Kind == BlockRemoved:
+			for _, h := range ev.Hashes {
+				v.removeLocked(g, foldHash(h), ev.Tier, &st)
+			}
+		case len(ev.Tokens) == 0:
+			v.storeKnownLocked(g, ev, &st)
+		default:
+			v.storeLocked(g, ev, &st)
+		}
+	}
+	return st
+}
+
+// groupLocked returns the group, made on first use; nil when there are too many.
+func (v *view) groupLocked(id int) *group {
+	for _, g := range v.groups {
+		if g.id == id {
+			return g
+		}
+	}
+	if len(v.groups) == maxGroups {
+		return nil
+	}
+	g := &group{id: id}
+	v.groups = append(v.groups, g)
+	return g
+}
+
+// storeLocked applies a store that carries tokens. A block the view has already
+// keeps its key: the engine's hash names one text.
+func (v *view) storeLocked(g *group, ev *Event, st *ApplyStats) {
+	size := ev.BlockSize
+	if size <= 0 || size > maxBlockSize || len(ev.Tokens) != size*len(ev.Hashes) {
+		st.Malformed++
+		return
+	}
+	var at place
+	var parent uint64
+	known := true
+	if ev.Parent == "" {
+		at.key = Root(v.model, ev.LoRA, ev.Salt)
+	} else {
+		parent = foldHash(ev.Parent)
+		var s tierSet
+		at.key, s, known = g.blocks.lookup(parent)
+		at.opaque = s&opaque != 0
+	}
+	for i := 0; i < len(ev.Hashes); {
+		hash := foldHash(ev.Hashes[i])
+		if k, s, ok := g.blocks.lookup(hash); ok {
+			at, known = place{k, s&opaque != 0}, true
+			v.addLocked(g, hash, k, s, ev.Tier, st)
+		} else if known {
+			at = at.child(ev.Tokens[i*size:(i+1)*size], i < ev.Usable)
+			v.insertLocked(g, hash, at, 1<<ev.Tier, size, st)
+			v.adoptLocked(g, hash, at, st)
+		} else {
+			n := 1
+			for i+n < len(ev.Hashes) && !g.blocks.has(foldHash(ev.Hashes[i+n])) {
+				n++
+			}
+			v.held.add(g, parent, ev, i, n, st)
+			i += n
+			parent = foldHash(ev.Hashes[i-1])
+			continue
+		}
+		parent = hash
+		i++
+	}
+}
+
+// storeKnownLocked applies a store without tokens: it repeats known blocks in a
+// further tier.
+func (v *view) storeKnownLocked(g *group, ev *Event, st *ApplyStats) {
+	for _, h := range ev.Hashes {
+		hash := foldHash(h)
+		if k, s, ok := g.blocks.lookup(hash); ok {
+			v.addLocked(g, hash, k, s, ev.Tier, st)
+		} else if s := v.held.find(g, hash); s != nil {
+			*s |= 1 << ev.Tier
+		} else {
+			st.UnknownStored++
+		}
+	}
+}
+
+// adoptLocked places the blocks that waited for hash, and those that waited for
+// them in turn.
+func (v *view) adoptLocked(g *group, hash uint64, at place, st *ApplyStats) {
+	if v.held.blocks == 0 {
+		return
+	}
+	type parent struct {
+		hash uint64
+		at   place
+	}
+	for todo := []parent{{hash, at}}; len(todo) > 0; {
+		p := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		for _, o := range v.held.take(g, p.hash) {
+			at := p.at
+			for i, h := range o.hashes {
+				at = at.child(o.tokens[i*o.size:(i+1)*o.size], i < o.usable)
+				if o.tiers[i] != 0 {
+					v.insertLocked(g, h, at, o.tiers[i], o.size, st)
+				}
+				todo = append(todo, parent{h, at})
+			}
+		}
+	}
+}
+
+// insertLocked adds a block that the view may not have yet, in the given tiers.
+func (v *view) insertLocked(g *group, hash uint64, at place, in tierSet, size int, st *ApplyStats) {
+	v.held.forget(g, hash)
+	v.countSizeLocked(size)
+	if v.turned++; v.state == ViewPartial && v.capacity > 0 && v.turned >= v.capacity {
+		v.trusted.Store(true)
+	}
+	for t := range Tier(tiers) {
+		if in.has(t) {
+			k, s, ok := g.blocks.lookup(hash)
+			if !ok {
+				k, s = at.key, at.set()
+			}
+			v.addLocked(g, hash, k, s, t, st)
+		}
+	}
+}
+
+// addLocked adds a block with the given key and state to a tier.
+func (v *view) addLocked(g *group, hash uint64, k Key, s tierSet, t Tier, st *ApplyStats) {
+	if s.has(t) {
+		st.Repeated++
+		return
+	}
+	g.blocks.put(hash, k, s|1<<t)
+	v.blocks[t]++
+	st.Stored++
+	if s&opaque != 0 {
+		st.Unusable++
+	} else if !v.idx.tiers[t].set(k, v.col) {
+		if v.more[t] == nil {
+			v.more[t] = make(map[Key]int)
+		}
+		v.more[t][k]++
+	}
+	if v.blocks[t] > v.limitLocked(t) {
+		v.evictLocked(hash, t, st)
+	}
+}
+
+// removeLocked takes a block out of a tier.
+func (v *view) removeLocked(g *group, hash uint64, t Tier, st *ApplyStats) {
+	k, s, ok := g.blocks.lookup(hash)
+	if ok && s.has(t) {
+		v.dropLocked(g, hash, k, s, t)
+		st.Removed++
+		return
+	}
+	if held := v.held.find(g, hash); !ok && held != nil && held.has(t) {
+		*held &^= 1 << t
+		st.Removed++
+		return
+	}
+	st.UnknownRemoved++
+}
+
+// dropLocked takes a block that is in the tier out of it.
+func (v *view) dropLocked(g *group, hash uint64, k Key, s tierSet, t Tier) {
+	if s &^= 1 << t; s.placed() == 0 {
+		g.blocks.remove(hash)
+	} else {
+		g.blocks.put(hash, k, s)
+	}
+	v.blocks[t]--
+	if s&opaque != 0 {
+		return
+	}
+	if n := v.more[t][k]; n == 0 {
+		v.idx.tiers[t].clear(k, v.col)
+	} else if n == 1 {
+		delete(v.more[t], k)
+	} else {
+		v.more[t][k] = n - 1
+	}
+}
+
+func (v *view) limitLocked(t Tier) int {
+	if t == TierGPU && v.capacity > 0 {
+		return v.capacity
+	}
+	return v.limit
+}
+
+// evictLocked drops one block other than keep from a tier. A view over its
+// capacity has missed removals, so some of what it says is not true any more;
+// which blocks is unknown, and dropping a true one costs a hit at worst.
+func (v *view) evictLocked(keep uint64, t Tier, st *ApplyStats) {
+	for _, g := range v.groups {
+		n := len(g.blocks.slots)
+		for range n {
+			if g.hand++; g.hand >= n {
+				g.hand = 0
+			}
+			s, b := g.blocks.meta[g.hand]&^occupied, g.blocks.slots[g.hand]
+			if s.has(t) && b.hash != keep {
+				v.dropLocked(g, b.hash, b.key, s, t)
+				st.Evicted++
+				return
+			}
+		}
+	}
+}
+
+// clearLocked empties the view.
+func (v *view) clearLocked() {
+	for _, g := range v.groups {
+		for i, s := range g.blocks.meta {
+			for t := range Tier(tiers) {
+				if s.has(t) && s&opaque == 0 {
+					v.idx.tiers[t].clear(g.blocks.slots[i].key, v.col)
+				}
+			}
+		}
+	}
+	v.groups = nil
+	v.more = [tiers]map[Key]int{}
+	v.blocks = [tiers]int{}
+	v.held.reset()
+	v.sizes = [maxSizes]sizeCount{}
+}
+
+// countSizeLocked counts a stored block's size. The commonest is the one that
+// requests are matched with; it outlives a clear.
+func (v *view) countSizeLocked(size int) {
+	best := 0
+	for i := range v.sizes {
+		s := &v.sizes[i]
+		if s.size == 0 || s.size == size {
+			s.size = size
+			s.blocks++
+			if s.blocks >= v.sizes[best].blocks {
+				v.size.Store(int32(size))
+			}
+			return
+		}
+		if s.blocks > v.sizes[best].blocks {
+			best = i
+		}
+	}
+}
+
+// setState takes over what the subscription says of the view.
+func (v *view) setState(s ViewState) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if s != v.state {
+		v.turned = 0
+		v.trusted.Store(s == ViewLive)
+	}
+	v.state = s
+}
+
+// setCapacity takes over the size of the device's cache, and drops what can't
+// be true then.
+func (v *view) setCapacity(size, blocks int) ApplyStats {
+	var st ApplyStats
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.capacity = max(0, blocks)
+	if v.sizes[0].blocks == 0 && size > 0 && size <= maxBlockSize {
+		v.size.Store(int32(size))
+	}
+	for v.capacity > 0 && v.blocks[TierGPU] > v.capacity {
+		before := st.Evicted
+		if v.evictLocked(0, TierGPU, &st); st.Evicted == before {
+			break
+		}
+	}
+	return st
+}
+
+// close empties the view for good. Its column is free afterwards.
+func (v *view) close() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.clearLocked()
+	v.gone = true
+}
+
+func (v *view) clear() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.clearLocked()
+}
+
+func (v *view) snapshot() ViewSnapshot {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return ViewSnapshot{
+		Rank: v.rank, State: v.state, BlockSize: int(v.size.Load()), Capacity: v.capacity,
+		GPU: v.blocks[TierGPU], CPU: v.blocks[TierCPU], Disk: v.blocks[TierDisk],
+		Held: v.held.blocks,
+	}
+}
+
+// bytes is the memory of the blocks' maps.
+func (v *view) bytes() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	n := 0
+	for _, g := range v.groups {
+		n += g.blocks.bytes()
+	}
+	return n
+}

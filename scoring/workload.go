@@ -1,0 +1,175 @@
+package scoring
+
+import "time"
+
+// workload is what one worker has in hand: the requests this process sent it,
+// and what its own metrics show beyond them. Guarded by Fleet.mu.
+type workload struct {
+	// head and tail are the reservations without a first token, in the order
+	// they were picked, which is the order the engine takes them in.
+	head, tail *Reservation
+	// prefilling counts them; running counts those past their first token.
+	prefilling, running int
+	// tokens and pairs sum their uncached tokens and attention pairs.
+	tokens int
+	pairs  float64
+	// mark is when the head of the queue came to be the head.
+	mark time.Time
+
+	// seen are the last two observations, newest first.
+	seen [2]observation
+	// meanTokens is the running mean of uncached tokens per request, meanDecode
+	// that of the time from first token to end, in seconds.
+	meanTokens, meanDecode float64
+}
+
+// observation is what a worker's metrics showed beyond our own requests.
+type observation struct {
+	at               time.Time
+	load             Load
+	waiting, running int
+}
+
+const (
+	// meanGain is the weight of a new value in meanTokens and meanDecode.
+	meanGain = 0.1
+	// firstDecode is assumed until a request has ended, in seconds.
+	firstDecode = 2
+)
+
+// inFlight counts the requests that have not ended.
+func (l *workload) inFlight() int { return l.prefilling + l.running }
+
+// push adds a picked request to the queue.
+func (l *workload) push(now time.Time, r *Reservation) {
+	if l.prefilling == 0 {
+		l.mark = now
+	}
+	r.prev, r.next = l.tail, nil
+	if l.tail == nil {
+		l.head = r
+	} else {
+		l.tail.next = r
+	}
+	l.tail = r
+	r.phase = prefilling
+	l.prefilling++
+	l.tokens += r.work
+	l.pairs += r.pairs
+	if l.meanTokens == 0 {
+		l.meanTokens = float64(r.work)
+	}
+	l.meanTokens += meanGain * (float64(r.work) - l.meanTokens)
+}
+
+// pop takes a request out of the queue.
+func (l *workload) pop(now time.Time, r *Reservation) {
+	if r == l.head {
+		l.mark = now
+		l.head = r.next
+	} else {
+		r.prev.next = r.next
+	}
+	if r == l.tail {
+		l.tail = r.prev
+	} else {
+		r.next.prev = r.prev
+	}
+	r.prev, r.next = nil, nil
+	l.prefilling--
+	l.tokens -= r.work
+	if l.pairs -= r.pairs; l.prefilling == 0 {
+		l.pairs = 0 // sheds what rounding left
+	}
+}
+
+// run moves a request from prefill to decode.
+func (l *workload) run(now time.Time, r *Reservation) {
+	l.pop(now, r)
+	r.phase, r.first = running, now
+	l.running++
+}
+
+// advance moves the unary requests at the head of the queue on whose predicted
+// first token is past: nobody will report it.
+func (l *workload) advance(now time.Time) {
+	for r := l.head; r != nil && r.unary; r = l.head {
+		due := r.picked.Add(r.predicted)
+		if due.After(now) {
+			return
+		}
+		l.run(due, r)
+	}
+}
+
+// end takes a request out, whichever phase it is in.
+func (l *workload) end(now time.Time, r *Reservation, out Outcome) {
+	if r.phase == prefilling {
+		l.pop(now, r)
+	} else {
+		l.running--
+		if out == Completed {
+			l.meanDecode += meanGain * (max(0, now.Sub(r.first).Seconds()) - l.meanDecode)
+		}
+	}
+	r.phase = ended
+}
+
+// observe takes over what the worker's metrics show. Waiting requests beyond
+// ours without a first token are others' (or ours, preempted); so are running
+// ones beyond all of ours. What counts is the lesser of two observations in a
+// row, because one may have been taken just before a first token that this
+// process knows of already.
+func (l *workload) observe(now time.Time, load Load, stale time.Duration) {
+	own := l.prefilling + l.running
+	o := observation{at: now, load: load}
+	o.waiting = max(0, load.Waiting-l.prefilling)
+	o.running = max(0, load.Running+load.Waiting-own-o.waiting)
+	l.seen[1], l.seen[0] = l.seen[0], o
+	if now.Sub(l.seen[1].at) > stale {
+		l.seen[1] = o
+	}
+}
+
+// others is the work of other senders as of now: requests that wait, and those
+// that run. An observation's weight falls linearly to nothing at stale.
+func (l *workload) others(now time.Time, stale time.Duration) (waiting, running float64) {
+	o := &l.seen[0]
+	if o.waiting|o.running == 0 {
+		return 0, 0
+	}
+	weight := clamp(1-now.Sub(o.at).Seconds()/stale.Seconds(), 0, 1)
+	return weight * float64(min(o.waiting, l.seen[1].waiting)),
+		weight * float64(min(o.running, l.seen[1].running))
+}
+
+// ahead is how many uncached tokens the engine must still prefill before a
+// request that arrives now, if it prefills rate tokens a second and up to batch
+// tokens a step.
+//
+// The engine works at the head of the queue, so tokens done since mark are
+// taken off; but no more than the head's own, or one step's, as otherwise a
+// first token would have been seen. When even that is overdue, the worker is
+// slower than believed, and the longer it is, the longer it will be: half the
+// overdue time is added.
+func (l *workload) ahead(now time.Time, rate float64, batch int) float64 {
+	if l.prefilling == 0 {
+		return 0
+	}
+	done := max(0, now.Sub(l.mark).Seconds()) * rate
+	due := float64(max(l.head.work, min(batch, l.tokens)))
+	if done <= due {
+		return float64(l.tokens) - done
+	}
+	return float64(l.tokens) - due + (done-due)/2
+}
+
+// slotWait is how long a request that arrives now waits for a sequence to end
+// when all of the engine's are taken, in seconds.
+func (l *workload) slotWait(others float64, slots int) float64 {
+	over := float64(l.prefilling+l.running) + others - float64(slots) + 1
+	if over <= 0 {
+		return 0
+	}
+	return over * l.meanDecode / float64(slots)
+}
