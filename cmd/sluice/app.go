@@ -3,10 +3,347 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluicegate/sluice/gateway"
+	"github.com/sluicegate/sluice/ratelimit"
+	"github.com/sluicegate/sluice/scoring"
+	"github.com/sluicegate/sluice/scoring/discovery"
+	"github.com/sluicegate/sluice/tenancy"
+	"github.com/sluicegate/sluice/tenancy/chargeback"
+	"github.com/sluicegate/sluice/tenancy/ledger"
 )
+
+// app is a gateway with all its parts. newApp builds it in the order of the
+// fields, Serve runs it, Close gives everything back in reverse.
+type app struct {
+	cfg *Config
+	log *slog.Logger
+
+	docs    *documents
+	fleet   *scoring.Fleet
+	subs    *subscriptions
+	checker *discovery.Checker
+	tokens  *tokenizers
+	limiter *ratelimit.Limiter
+	ledger  *ledger.Ledger
+	gateway *gateway.Gateway
+	public  net.Listener
+	admin   net.Listener
+	pages   http.Handler // of the admin listener
+
+	closers []func() error
+}
 
 // run serves until ctx ends and has drained when it returns.
 func run(ctx context.Context, cfg *Config, log *slog.Logger) error {
-	return errors.New("cannot serve: the gateway is not wired yet")
+	a, err := newApp(cfg, log)
+	if err != nil {
+		return err
+	}
+	serveErr := a.serve(ctx)
+	if err := a.Close(); err != nil {
+		return errors.Join(serveErr, err)
+	}
+	return serveErr
+}
+
+// newApp builds the parts and takes the ports. Nothing runs yet but the
+// ledger's writer and the gateway's watcher.
+func newApp(cfg *Config, log *slog.Logger) (a *app, err error) {
+	a = &app{cfg: cfg, log: log}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.Close())
+			a = nil
+		}
+	}()
+	for _, step := range [...]func() error{
+		a.load, a.buildFleet, a.buildTokens, a.openLedger, a.buildGateway, a.listen,
+	} {
+		if err := step(); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+// onClose adds what Close has to do, last in first out.
+func (a *app) onClose(f func() error) { a.closers = append(a.closers, f) }
+
+// Close gives back what newApp took. Serve has returned by then.
+func (a *app) Close() error {
+	var errs []error
+	for i := len(a.closers) - 1; i >= 0; i-- {
+		errs = append(errs, a.closers[i]())
+	}
+	a.closers = nil
+	return errors.Join(errs...)
+}
+
+func (a *app) load() (err error) {
+	a.docs, err = loadDocuments(a.cfg, time.Now())
+	if err != nil {
+		return err
+	}
+	for _, w := range a.docs.policies.Warnings() {
+		a.log.Warn("policy", "kind", w.Kind, "file", w.File, "line", w.Line, "path", w.Path, "warning", w.Text)
+	}
+	return nil
+}
+
+func (a *app) buildFleet() error {
+	a.fleet = scoring.NewFleet(a.cfg.Scoring.fleet(uint64(time.Now().UnixNano())))
+	a.subs = newSubscriptions(a.fleet, a.log)
+	h := a.cfg.Health
+	dc := discovery.DefaultConfig()
+	dc.Interval, dc.Timeout, dc.MetricsInterval = h.Interval, h.Timeout, h.MetricsInterval
+	dc.UnhealthyAfter, dc.HealthyAfter = h.UnhealthyAfter, h.HealthyAfter
+	dc.OnSources = a.subs.set
+	workers, err := discoveryWorkers(a.cfg)
+	if err != nil {
+		return err
+	}
+	a.checker, err = discovery.New(workers, a.fleet, a.log, dc)
+	if err != nil {
+		return fmt.Errorf("cannot watch the workers: %w", err)
+	}
+	return nil
+}
+
+func (a *app) buildTokens() (err error) {
+	a.tokens, err = newTokenizers(a.cfg.Models, loadTokenizer, a.fleet, a.log)
+	if err != nil {
+		return err
+	}
+	a.onClose(func() error { a.tokens.Close(); return nil })
+	return nil
+}
+
+func (a *app) openLedger() (err error) {
+	a.limiter = ratelimit.New(ratelimit.DefaultConfig())
+	a.ledger, err = ledger.Open(a.cfg.Ledger.Path, ledger.Options{Log: a.log})
+	if err != nil {
+		return fmt.Errorf("cannot open the ledger: %w", err)
+	}
+	a.onClose(a.ledger.Close)
+	if n := a.ledger.Stats().Recovered; n > 0 {
+		a.log.Warn("requests were in flight when the gateway last ended; the ledger has them as lost", "requests", n)
+	}
+	return nil
+}
+
+func (a *app) buildGateway() error {
+	gc, err := gatewayConfig(a.cfg)
+	if err != nil {
+		return err
+	}
+	models, err := gateway.NewModels(gatewayModels(a.cfg, startTime()))
+	if err != nil {
+		return fmt.Errorf("cannot use the models: %w", err)
+	}
+	pools, modelPools, err := gatewayPools(a.cfg)
+	if err != nil {
+		return err
+	}
+	tenants, err := chargeback.NewTenantMetrics(metricsConfig(a.cfg, a.docs))
+	if err != nil {
+		return fmt.Errorf("cannot set up the tenants' metrics: %w", err)
+	}
+	reg := prometheus.NewRegistry()
+	meter := newMetrics(reg, tenants, a.docs.policies.Revision())
+	a.gateway, err = gateway.New(gc, gateway.Parts{
+		Router: a.fleet, Limiter: a.limiter, Tokenizer: a.tokens, Ledger: a.ledger,
+		Pricer: pricer{a.docs.prices}, Meter: meter, Health: a.checker, Log: a.log, Ready: a.notReady,
+	}, &gateway.State{
+		Identifier: a.docs.directory, Policies: a.docs.policies, Models: models, Pools: pools, ModelPools: modelPools,
+	})
+	if err != nil {
+		return err
+	}
+	a.onClose(a.gateway.Close)
+	reg.MustRegister(&stateCollector{
+		gateway: a.gateway, fleet: a.fleet, limiter: a.limiter, ledger: a.ledger, tokens: a.tokens, kv: a.subs.stats,
+	})
+	a.pages, err = a.adminPages(reg)
+	return err
+}
+
+// startTime is what model listings show as created.
+func startTime() int64 { return time.Now().Unix() }
+
+// metricsConfig is the allowlist of the tenants' metrics.
+func metricsConfig(cfg *Config, docs *documents) chargeback.MetricsConfig {
+	mc := chargeback.MetricsConfig{Tenants: cfg.Metrics.Tenants, MaxSeries: cfg.Metrics.MaxSeries}
+	for i := range cfg.Models {
+		mc.Models = append(mc.Models, cfg.Models[i].Name)
+	}
+	if docs.prices == nil {
+		return mc
+	}
+	seen := make(map[string]bool)
+	for _, p := range docs.prices.All() {
+		if !seen[p.Currency] {
+			seen[p.Currency] = true
+			mc.Currencies = append(mc.Currencies, p.Currency)
+		}
+	}
+	return mc
+}
+
+// pricer puts prices into ledger rows; without a table they have none.
+type pricer struct{ prices *chargeback.Prices }
+
+// Price implements gateway.Pricer. A row without a price is flagged as such.
+func (p pricer) Price(row *tenancy.Row) {
+	if p.prices == nil {
+		row.Flags |= tenancy.FlagUnpriced
+		return
+	}
+	_ = p.prices.Cost(row) // the row says that it has no price
+}
+
+// discoveryWorkers returns the workers of all pools.
+func discoveryWorkers(cfg *Config) ([]discovery.Worker, error) {
+	upstream := make(map[string]string, len(cfg.Models))
+	for i := range cfg.Models {
+		upstream[cfg.Models[i].Name] = cfg.Models[i].Upstream
+	}
+	var list []discovery.Worker
+	for i := range cfg.Pools {
+		p := &cfg.Pools[i]
+		key := ""
+		if p.APIKeyFile != "" {
+			var err error
+			if key, err = readSecretText(p.APIKeyFile); err != nil {
+				return nil, fmt.Errorf("cannot read pools[%d].apiKeyFile: %w", i, err)
+			}
+		}
+		serves := make([]string, len(p.Models))
+		for j, m := range p.Models {
+			serves[j] = upstream[m]
+		}
+		for _, w := range p.Workers {
+			list = append(list, discovery.Worker{
+				Name: w.Name, Pool: p.Name, URL: w.URL, Models: p.Models, Serves: serves,
+				Events: w.Events, Replay: w.Replay, APIKey: key,
+			})
+		}
+	}
+	return list, nil
+}
+
+func (a *app) listen() (err error) {
+	a.public, err = listenTCP("public", a.cfg.Listen.Public.Address)
+	if err != nil {
+		return err
+	}
+	a.onClose(ignoreClosed(a.public))
+	a.admin, err = listenTCP("admin", a.cfg.Listen.Admin.Address)
+	if err != nil {
+		return err
+	}
+	a.onClose(ignoreClosed(a.admin))
+	return nil
+}
+
+func listenTCP(name, address string) (net.Listener, error) {
+	ln, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on listen.%s.address: %w", name, err)
+	}
+	return ln, nil
+}
+
+// ignoreClosed closes a listener that its server has closed already, or not.
+func ignoreClosed(ln net.Listener) func() error {
+	return func() error {
+		if err := ln.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	}
+}
+
+// notReady says, in the contract's words, why no traffic should come here.
+func (a *app) notReady() []string {
+	if a.fleet.Stats().ReadyWorkers == 0 {
+		return []string{"no_worker"}
+	}
+	return nil
+}
+
+// serve runs everything until ctx ends, then drains. It returns the first
+// failure of a part, or nil after an orderly end.
+func (a *app) serve(ctx context.Context) error {
+	tlsCfg, err := tlsConfig(a.cfg.Listen.Public.TLS)
+	if err != nil {
+		return err
+	}
+	// The parts outlive the signal: they serve what is being drained.
+	parts, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, failed := errgroup.WithContext(parts)
+	admin := &http.Server{
+		Handler: a.pages, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second,
+		ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+	}
+	group.Go(func() error { return a.checker.Run(failed) })
+	group.Go(func() error { a.tokens.Run(failed); return nil })
+	group.Go(func() error { return a.gateway.Serve(a.public, tlsCfg) })
+	group.Go(func() error {
+		if err := admin.Serve(a.admin); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("cannot serve the admin listener: %w", err)
+		}
+		return nil
+	})
+	a.log.Info("serving", "public", a.public.Addr().String(), "admin", a.admin.Addr().String(),
+		"tls", tlsCfg != nil, "policy", a.docs.policies.Revision(), "pid", os.Getpid())
+	select {
+	case <-ctx.Done():
+	case <-failed.Done():
+	}
+	drainErr := a.drain()
+	closeCtx, cancel := context.WithTimeout(parts, time.Second)
+	defer cancel()
+	if err := admin.Shutdown(closeCtx); err != nil {
+		_ = admin.Close()
+	}
+	stop()
+	return errors.Join(group.Wait(), drainErr)
+}
+
+// drain takes the gateway out of service: not ready, still accepting for a
+// while, then finishing what runs, then cutting what is left.
+func (a *app) drain() error {
+	a.gateway.BeginDrain()
+	deadline, cancel := context.WithTimeout(context.Background(), a.cfg.Drain.Deadline)
+	defer cancel()
+	a.log.Info("draining", "in_flight", a.gateway.InFlight(), "delay", a.cfg.Drain.Delay, "deadline", a.cfg.Drain.Deadline)
+	delay := time.NewTimer(min(a.cfg.Drain.Delay, a.cfg.Drain.Deadline))
+	defer delay.Stop()
+	<-delay.C
+	if err := a.gateway.Shutdown(deadline); err != nil {
+		return fmt.Errorf("cannot shut down the public listener: %w", err)
+	}
+	a.log.Info("drained")
+	return nil
+}
+
+// baseURL is where the public listener can be reached from this machine.
+func (a *app) baseURL() string {
+	scheme := "http"
+	if a.cfg.Listen.Public.TLS.Enabled() {
+		scheme = "https"
+	}
+	return scheme + "://" + strings.Replace(a.public.Addr().String(), "[::]", "127.0.0.1", 1)
 }

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluicegate/sluice/gateway"
+	"github.com/sluicegate/sluice/ratelimit"
+	"github.com/sluicegate/sluice/scoring"
+	"github.com/sluicegate/sluice/tenancy/ledger"
+)
+
+// stateCollector reads, at each scrape, what the parts know of themselves.
+type stateCollector struct {
+	gateway *gateway.Gateway
+	fleet   *scoring.Fleet
+	limiter *ratelimit.Limiter
+	ledger  *ledger.Ledger
+	tokens  *tokenizers
+	kv      func() []kvSource
+}
+
+var (
+	descInFlight    = desc("sluice_http_requests_in_flight", "Requests between their first check and their end.", "route")
+	descConns       = desc("sluice_http_connections", "Open client connections.")
+	descDraining    = desc("sluice_draining", "1 while the gateway is shutting down.")
+	descReady       = desc("sluice_worker_ready", "1 if the worker may be picked.", "pool", "worker")
+	descWorkerLoad  = desc("sluice_route_worker_requests", "Requests on the worker that this gateway has sent and not seen finish.", "pool", "worker")
+	descWorkerAhead = desc("sluice_route_worker_prefill_tokens", "Uncached prompt tokens sent to the worker and not yet known to be read.", "pool", "worker")
+	descWorkerError = desc("sluice_route_worker_prediction_ratio", "Quantiles of actual over predicted time to first token.", "pool", "worker", "quantile")
+	descPicks       = desc("sluice_route_picks_total", "Picks by result.", "result")
+	descPromptTok   = desc("sluice_route_prompt_tokens_total", "Prompt tokens of picked requests.")
+	descCachedTok   = desc("sluice_route_cached_tokens_total", "Prompt tokens that were in the picked worker's view.")
+	descError       = desc("sluice_route_prediction_relative_error", "Quantiles of |actual-predicted|/actual over recent first tokens.", "quantile")
+	descIndexKeys   = desc("sluice_kv_index_keys", "Distinct blocks in the index.")
+	descIndexBlocks = desc("sluice_kv_index_blocks", "Blocks held by workers, all workers together.")
+	descIndexBytes  = desc("sluice_kv_index_bytes", "Memory of the index's tables.")
+	descIndexHeld   = desc("sluice_kv_held_blocks", "Blocks kept aside because their parent is not known.")
+	descView        = desc("sluice_kv_view", "1 for the state of the worker's cache view.", "worker", "state")
+	descKVBatches   = desc("sluice_kv_batches_total", "Event batches applied.", "worker", "rank")
+	descKVGaps      = desc("sluice_kv_gaps_total", "Gaps found in the sequence of batches.", "worker", "rank")
+	descKVReplays   = desc("sluice_kv_replays_total", "Replays asked for.", "worker", "rank")
+	descKVSkipped   = desc("sluice_kv_skipped_events_total", "Events that could not be used.", "worker", "rank")
+	descKVReconnect = desc("sluice_kv_reconnects_total", "Connections made to the publisher.", "worker", "rank")
+	descTokenState  = desc("sluice_route_tokenizer_state", "1 for who computes the model's token ids: verified, unverified, remote, mismatch.", "model", "state")
+	descTokenised   = desc("sluice_route_tokenised_total", "Prompts tokenised by source.", "model", "source")
+	descCounters    = desc("sluice_ratelimit_counters", "Counters held.")
+	descLeases      = desc("sluice_ratelimit_open_reservations", "Reservations not yet settled.")
+	descLedgerRows  = desc("sluice_ledger_rows_total", "Rows made durable.")
+	descLedgerQueue = desc("sluice_ledger_queue", "Rows waiting for the writer.")
+	descLedgerOpen  = desc("sluice_ledger_open_intents", "Requests noted as in flight.")
+	descLedgerLost  = desc("sluice_ledger_recovered", "Requests found lost at start.")
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// Describe implements prometheus.Collector; the set is unchecked, as most of
+// it depends on the workers there are.
+func (c *stateCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
+	c.collectEdge(ch)
+	c.collectFleet(ch)
+	c.collectViews(ch)
+	c.collectTokens(ch)
+	c.collectBooks(ch)
+}
+
+func gauge(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ...string) {
+	ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+func counter(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ...string) {
+	ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (c *stateCollector) collectEdge(ch chan<- prometheus.Metric) {
+	for route, n := range c.gateway.InFlightByRoute() {
+		gauge(ch, descInFlight, float64(n), route)
+	}
+	gauge(ch, descConns, float64(c.gateway.Connections()))
+	gauge(ch, descDraining, oneIf(c.gateway.Draining()))
+}
+
+func (c *stateCollector) collectFleet(ch chan<- prometheus.Metric) {
+	for _, w := range c.fleet.Snapshot(time.Now()) {
+		gauge(ch, descReady, oneIf(w.Ready), w.Worker.Pool, w.Worker.Name)
+		gauge(ch, descWorkerLoad, float64(w.InFlight), w.Worker.Pool, w.Worker.Name)
+		gauge(ch, descWorkerAhead, float64(w.Ahead), w.Worker.Pool, w.Worker.Name)
+		if w.Trained > 0 {
+			gauge(ch, descWorkerError, w.ErrorP50, w.Worker.Pool, w.Worker.Name, "0.5")
+			gauge(ch, descWorkerError, w.ErrorP90, w.Worker.Pool, w.Worker.Name, "0.9")
+		}
+	}
+	s := c.fleet.Stats()
+	counter(ch, descPicks, float64(s.Picks), "picked")
+	counter(ch, descPicks, float64(s.NoWorker), "no_worker")
+	counter(ch, descPicks, float64(s.NotReady), "not_ready")
+	counter(ch, descPromptTok, float64(s.PromptTokens))
+	counter(ch, descCachedTok, float64(s.CachedTokens))
+	if s.FirstTokens > 0 {
+		gauge(ch, descError, s.ErrorP50, "0.5")
+		gauge(ch, descError, s.ErrorP90, "0.9")
+	}
+	gauge(ch, descIndexKeys, float64(s.Keys))
+	gauge(ch, descIndexBlocks, float64(s.Blocks))
+	gauge(ch, descIndexBytes, float64(s.Bytes))
+	gauge(ch, descIndexHeld, float64(s.Held))
+}
+
+func (c *stateCollector) collectViews(ch chan<- prometheus.Metric) {
+	for _, w := range c.fleet.Snapshot(time.Now()) {
+		state := "not_reporting"
+		if len(w.Views) > 0 {
+			state = w.Views[0].State.String()
+		}
+		gauge(ch, descView, 1, w.Worker.Name, state)
+	}
+	for _, s := range c.kv() {
+		counter(ch, descKVBatches, float64(s.Machine.Applied), s.worker, s.rank)
+		counter(ch, descKVGaps, float64(s.Machine.Gaps), s.worker, s.rank)
+		counter(ch, descKVReplays, float64(s.Machine.Replays), s.worker, s.rank)
+		counter(ch, descKVSkipped, float64(s.Skipped.Total()), s.worker, s.rank)
+		counter(ch, descKVReconnect, float64(s.Connects), s.worker, s.rank)
+	}
+}
+
+func (c *stateCollector) collectTokens(ch chan<- prometheus.Metric) {
+	for name, m := range c.tokens.models {
+		for i, state := range tokenStates {
+			gauge(ch, descTokenState, oneIf(int32(i) == m.state.Load()), name, state)
+		}
+		counter(ch, descTokenised, float64(m.usedLocal.Load()), name, "local")
+		counter(ch, descTokenised, float64(m.usedRemote.Load()), name, "remote")
+		counter(ch, descTokenised, float64(m.failed.Load()), name, "failed")
+	}
+}
+
+func (c *stateCollector) collectBooks(ch chan<- prometheus.Metric) {
+	ls := c.limiter.Stats()
+	gauge(ch, descCounters, float64(ls.Counters))
+	gauge(ch, descLeases, float64(ls.OpenLeases))
+	st := c.ledger.Stats()
+	counter(ch, descLedgerRows, float64(st.Rows))
+	gauge(ch, descLedgerQueue, float64(st.Queued))
+	gauge(ch, descLedgerOpen, float64(st.OpenIntents))
+	gauge(ch, descLedgerLost, float64(st.Recovered))
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/sluicegate/sluice/gateway"
+	"github.com/sluicegate/sluice/policy"
+	"github.com/sluicegate/sluice/tenancy"
+	"github.com/sluicegate/sluice/tenancy/chargeback"
+)
+
+// Buckets of the latency histograms, in seconds.
+var (
+	ttftBuckets     = []float64{.01, .02, .05, .1, .2, .35, .5, .75, 1, 1.5, 2, 3, 5, 8, 12, 20, 30, 60}
+	durationBuckets = []float64{.005, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
+	tokenBuckets    = []float64{.002, .005, .01, .02, .03, .05, .075, .1, .15, .25, .5, 1}
+	overheadBuckets = []float64{.00005, .0001, .0002, .0003, .0005, .001, .002, .005, .01, .05, .1, .5}
+	bodyBuckets     = prometheus.ExponentialBuckets(256, 4, 10)
+)
+
+// metrics holds every series that requests move. It implements gateway.Meter.
+// Label values are configured names and words of fixed lists: nothing that a
+// client chooses can make a series.
+type metrics struct {
+	tenants *chargeback.TenantMetrics
+
+	requests, framing, auth, disconnects, streamErrors, malformed *prometheus.CounterVec
+	usageUnknown, decisions, policyErrors, limitRejections        *prometheus.CounterVec
+	attempts, retries, tokens, ledgerErrors                       *prometheus.CounterVec
+	duration, bodyBytes, ttft, upstreamTTFT, perToken, overhead   *prometheus.HistogramVec
+	policySeconds, policyCost, predictionError                    prometheus.Histogram
+}
+
+// newMetrics registers the series on reg.
+func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, revision string) *metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		reg.MustRegister(c)
+		return c
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+		reg.MustRegister(h)
+		return h
+	}
+	plain := func(name, help string, buckets []float64) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+		reg.MustRegister(h)
+		return h
+	}
+	m := &metrics{
+		tenants:         tenants,
+		requests:        counter("sluice_http_requests_total", "Requests by route, method, status (499: the client left) and dialect.", "route", "method", "status", "dialect"),
+		framing:         counter("sluice_http_framing_rejections_total", "Requests that could not be read.", "reason"),
+		auth:            counter("sluice_auth_failures_total", "Requests without one valid credential.", "reason"),
+		disconnects:     counter("sluice_client_disconnects_total", "Clients that left before their answer was whole.", "phase"),
+		streamErrors:    counter("sluice_stream_errors_total", "Streams that ended with an error event.", "route", "code"),
+		malformed:       counter("sluice_sse_malformed_total", "Events from workers that were no JSON, passed on as they were.", "route"),
+		usageUnknown:    counter("sluice_usage_unknown_total", "Charged requests whose tokens the worker did not report.", "model", "reason"),
+		decisions:       counter("sluice_policy_decisions_total", "Outcomes of policy rules: deny, warn, would_deny; and allow for whole requests.", "policy", "rule", "decision"),
+		policyErrors:    counter("sluice_policy_errors_total", "Expressions that failed.", "policy", "reason"),
+		limitRejections: counter("sluice_ratelimit_rejections_total", "Limits that refused a request.", "limit", "unit"),
+		attempts:        counter("sluice_upstream_attempts_total", "Requests sent to workers, by status (0: none came).", "pool", "worker", "status"),
+		retries:         counter("sluice_upstream_retries_total", "Requests sent on to another worker.", "pool", "reason"),
+		tokens:          counter("sluice_route_prompts_total", "Routed prompts by whether their token ids were known.", "tokens"),
+		ledgerErrors:    counter("sluice_ledger_errors_total", "Requests whose row could not be made durable.", "reason"),
+		duration:        histogram("sluice_http_request_duration_seconds", "Time from the first check to the end.", durationBuckets, "route"),
+		bodyBytes:       histogram("sluice_http_request_body_bytes", "Size of request bodies.", bodyBuckets, "route"),
+		ttft:            histogram("sluice_ttft_seconds", "Time from the first check to the first token's flush.", ttftBuckets, "model", "pool", "class"),
+		upstreamTTFT:    histogram("sluice_ttft_upstream_seconds", "Time from dispatch to the first token.", ttftBuckets, "model", "pool", "class"),
+		perToken:        histogram("sluice_time_per_output_token_seconds", "Mean time of each output token after the first.", tokenBuckets, "model", "pool", "class"),
+		overhead:        histogram("sluice_overhead_seconds", "Time spent in the gateway before the worker was asked.", overheadBuckets, "phase"),
+		policySeconds:   plain("sluice_policy_eval_seconds", "Time to decide a request, lazy work included.", overheadBuckets),
+		policyCost:      plain("sluice_policy_eval_cost", "CEL cost units of a decision.", prometheus.ExponentialBuckets(1, 4, 9)),
+		predictionError: plain("sluice_route_prediction_error_ratio", "Predicted over actual time to first token.", []float64{.1, .25, .5, .65, .8, .9, 1, 1.1, 1.25, 1.5, 2, 4, 10}),
+	}
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_build_info", Help: "Always 1."}, []string{"version", "go_version"})
+	policies := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_config_info", Help: "Always 1; the revision of the policies in force."}, []string{"digest"})
+	reg.MustRegister(info, policies, tenants, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	version, goVersion := "unknown", "unknown"
+	if b, ok := debug.ReadBuildInfo(); ok {
+		version, goVersion = b.Main.Version, b.GoVersion
+	}
+	info.WithLabelValues(version, goVersion).Set(1)
+	policies.WithLabelValues(revision).Set(1)
+	return m
+}
+
+// AuthFailed implements gateway.Meter.
+func (m *metrics) AuthFailed(reason string) { m.auth.WithLabelValues(reason).Inc() }
+
+// FramingRejected implements gateway.Meter.
+func (m *metrics) FramingRejected(reason string) { m.framing.WithLabelValues(reason).Inc() }
+
+// Observe implements gateway.Meter.
+func (m *metrics) Observe(s *gateway.Summary) {
+	row := s.Row
+	m.requests.WithLabelValues(s.Route, s.Method, strconv.Itoa(row.Status), row.Dialect).Inc()
+	if !s.Billable {
+		return
+	}
+	m.duration.WithLabelValues(s.Route).Observe(row.Duration.Seconds())
+	if s.BodyBytes > 0 {
+		m.bodyBytes.WithLabelValues(s.Route).Observe(float64(s.BodyBytes))
+	}
+	if row.Outcome == tenancy.OutcomeClientAborted {
+		m.disconnects.WithLabelValues(string(s.Phase)).Inc()
+	}
+	if s.LedgerFailed {
+		m.ledgerErrors.WithLabelValues("record").Inc()
+	}
+	if row.Tenant != "" && !s.LedgerFailed {
+		m.tenants.Observe(row)
+	}
+	m.observePolicy(s)
+	m.observeRouting(s)
+}
+
+func (m *metrics) observePolicy(s *gateway.Summary) {
+	d := s.Decision
+	if d == nil {
+		return
+	}
+	m.policySeconds.Observe(d.Cost.Duration.Seconds())
+	m.policyCost.Observe(float64(d.Cost.Units + d.Cost.ShadowUnits))
+	for _, outcome := range []struct {
+		name  string
+		rules []policy.RuleRef
+	}{{"deny", d.Denials}, {"warn", d.Warnings}, {"would_deny", d.WouldDeny}} {
+		for _, r := range outcome.rules {
+			p, rule, _ := strings.Cut(r.Rule, "/")
+			m.decisions.WithLabelValues(p, rule, outcome.name).Inc()
+		}
+	}
+	if d.Allow {
+		m.decisions.WithLabelValues("", "", "allow").Inc()
+	}
+	for _, e := range d.Errors {
+		p, _, _ := strings.Cut(e.Rule, "/")
+		m.policyErrors.WithLabelValues(p, string(e.ErrorKind)).Inc()
+	}
+	for _, i := range s.Refused {
+		if l := &d.Limits[i]; l.Mode == policy.Enforced {
+			m.limitRejections.WithLabelValues(l.Rule, string(l.Unit)).Inc()
+		}
+	}
+}
+
+func (m *metrics) observeRouting(s *gateway.Summary) {
+	row := s.Row
+	for i, a := range s.Attempts {
+		m.attempts.WithLabelValues(a.Pool, a.Worker, strconv.Itoa(a.Status)).Inc()
+		if i+1 < len(s.Attempts) {
+			m.retries.WithLabelValues(a.Pool, a.Reason).Inc()
+		}
+	}
+	if len(s.Attempts) == 0 {
+		return
+	}
+	m.overhead.WithLabelValues("request").Observe(s.Overhead.Seconds())
+	m.tokens.WithLabelValues(map[bool]string{true: "known", false: "estimated"}[s.TokensKnown]).Inc()
+	if s.Malformed > 0 {
+		m.malformed.WithLabelValues(s.Route).Add(float64(s.Malformed))
+	}
+	if s.StreamError != "" {
+		m.streamErrors.WithLabelValues(s.Route, s.StreamError).Inc()
+	}
+	if row.Flags.Has(tenancy.FlagEstimated) {
+		reason := "missing"
+		if row.Outcome != tenancy.OutcomeCompleted {
+			reason = "aborted"
+		}
+		m.usageUnknown.WithLabelValues(row.Model, reason).Inc()
+	}
+	labels := []string{row.Model, row.Pool, row.Class}
+	if row.TTFT > 0 {
+		m.ttft.WithLabelValues(labels...).Observe(row.TTFT.Seconds())
+	}
+	if s.UpstreamTTFT > 0 {
+		m.upstreamTTFT.WithLabelValues(labels...).Observe(s.UpstreamTTFT.Seconds())
+		m.predictionError.Observe(ratio(s.Predicted, s.UpstreamTTFT))
+	}
+	if s.PerOutputToken > 0 {
+		m.perToken.WithLabelValues(labels...).Observe(s.PerOutputToken.Seconds())
+	}
+}
+
+func ratio(a, b time.Duration) float64 { return float64(a) / float64(b) }

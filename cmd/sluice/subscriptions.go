@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"sync"
+
+	"github.com/sluicegate/sluice/scoring"
+	"github.com/sluicegate/sluice/scoring/discovery"
+	"github.com/sluicegate/sluice/scoring/kvevents"
+)
+
+// subscriptions runs one cache event subscriber for each source that the
+// checker has found. It owns their goroutines: set waits for those it ends.
+type subscriptions struct {
+	sink kvevents.Sink
+	log  *slog.Logger
+
+	// mu protects running.
+	mu      sync.Mutex
+	running map[scoring.WorkerID]*workerSources
+}
+
+// workerSources are the subscribers of one worker.
+type workerSources struct {
+	name   string
+	subs   []*kvevents.Subscriber
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+}
+
+func newSubscriptions(sink kvevents.Sink, log *slog.Logger) *subscriptions {
+	return &subscriptions{sink: sink, log: log, running: make(map[scoring.WorkerID]*workerSources)}
+}
+
+// set replaces the subscriptions of a worker; it returns once the earlier ones
+// have ended. Calls for one worker don't overlap.
+func (s *subscriptions) set(w scoring.WorkerInfo, sources []discovery.EventSource) {
+	s.mu.Lock()
+	old := s.running[w.ID]
+	delete(s.running, w.ID)
+	s.mu.Unlock()
+	if old != nil {
+		old.cancel()
+		old.done.Wait()
+	}
+	if len(sources) == 0 {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ws := &workerSources{name: w.Name, cancel: cancel}
+	for _, src := range sources {
+		sub := kvevents.NewSubscriber(kvevents.Source{
+			Worker: w.ID, Rank: src.Rank, Name: w.Name, Endpoint: src.Endpoint, Bind: src.Bind, Replay: src.Replay,
+		}, s.sink, s.log, kvevents.DefaultOptions())
+		ws.subs = append(ws.subs, sub)
+		ws.done.Go(func() {
+			if err := sub.Run(ctx); err != nil && ctx.Err() == nil {
+				s.log.Error("cannot follow a worker's cache events", "worker", w.Name, "rank", src.Rank, "error", err)
+			}
+		})
+	}
+	s.mu.Lock()
+	s.running[w.ID] = ws
+	s.mu.Unlock()
+}
+
+// kvSource is what one subscription tells of itself.
+type kvSource struct {
+	worker, rank string
+	kvevents.Stats
+}
+
+// stats lists all subscriptions.
+func (s *subscriptions) stats() []kvSource {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []kvSource
+	for _, ws := range s.running {
+		for _, sub := range ws.subs {
+			out = append(out, kvSource{worker: ws.name, rank: strconv.Itoa(sub.Source().Rank), Stats: sub.Stats()})
+		}
+	}
+	return out
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluicegate/sluice/gateway"
+	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/scoring"
+	"github.com/sluicegate/sluice/scoring/tokenize"
+)
+
+// tokenState says who computes a model's token ids, and how far that is
+// trusted.
+type tokenState int32
+
+const (
+	// tokensUnverified: a local tokenizer is loaded and was not yet compared
+	// with a worker.
+	tokensUnverified tokenState = iota
+	// tokensVerified: the local tokenizer agreed with a worker.
+	tokensVerified
+	// tokensRemote: a worker's /tokenize is asked, as there is no local
+	// tokenizer.
+	tokensRemote
+	// tokensMismatch: the local tokenizer disagreed with a worker and is not
+	// used; a worker's /tokenize is asked.
+	tokensMismatch
+)
+
+// tokenStates are all states by name.
+var tokenStates = []string{"unverified", "verified", "remote", "mismatch"}
+
+// String is the state's name in metrics and log.
+func (s tokenState) String() string { return tokenStates[s] }
+
+// tokenizers finds the token ids of prompts: by a local tokenizer that agreed
+// with a worker, else by asking a worker. It implements gateway.Tokenizer.
+type tokenizers struct {
+	remote *tokenize.Remote
+	fleet  *scoring.Fleet
+	log    *slog.Logger
+	models map[string]*modelTokenizer // by name; does not change
+	pool   sync.Pool                  // of *tokenize.Prompts
+}
+
+// modelTokenizer is one model's share of tokenizers.
+type modelTokenizer struct {
+	name, upstream string
+	local          *tokenize.Tokenizer // nil if there is none
+	state          atomic.Int32
+	usedLocal      atomic.Int64 // requests answered locally
+	usedRemote     atomic.Int64
+	failed         atomic.Int64
+}
+
+// newTokenizers loads the models' tokenizers. In a build without native
+// tokenizers the workers are asked for everything, and the log says so.
+func newTokenizers(models []ModelConfig, load func(*ModelConfig) (*tokenize.Tokenizer, error), fleet *scoring.Fleet, log *slog.Logger) (*tokenizers, error) {
+	t := &tokenizers{
+		remote: tokenize.NewRemote(tokenize.RemoteOptions{}), fleet: fleet, log: log,
+		models: make(map[string]*modelTokenizer, len(models)),
+		pool:   sync.Pool{New: func() any { return new(tokenize.Prompts) }},
+	}
+	for i := range models {
+		m := &models[i]
+		mt := &modelTokenizer{name: m.Name, upstream: m.Upstream}
+		mt.state.Store(int32(tokensRemote))
+		t.models[m.Name] = mt
+		local, err := load(m)
+		switch {
+		case errors.Is(err, tokenize.ErrNoNative):
+			log.Warn("this build has no native tokenizers: token ids come from the workers' /tokenize", "model", m.Name)
+		case err != nil:
+			t.Close()
+			return nil, fmt.Errorf("cannot load the tokenizer of model %q: %w", m.Name, err)
+		case local == nil:
+			log.Info("no tokenizer configured: token ids come from the workers' /tokenize", "model", m.Name)
+		default:
+			mt.local = local
+			mt.state.Store(int32(tokensUnverified))
+		}
+	}
+	return t, nil
+}
+
+// loadTokenizer loads a model's tokenizer from the folder its configuration
+// names; nil if it names none.
+func loadTokenizer(m *ModelConfig) (*tokenize.Tokenizer, error) {
+	if m.Tokenizer == "" {
+		return nil, nil
+	}
+	return tokenize.Load(m.Tokenizer, tokenize.Options{})
+}
+
+// Close frees the local tokenizers.
+func (t *tokenizers) Close() {
+	for _, m := range t.models {
+		if m.local != nil {
+			if err := m.local.Close(); err != nil {
+				t.log.Error("cannot free a tokenizer", "model", m.name, "error", err)
+			}
+		}
+	}
+}
+
+func kindOf(op openai.Operation) tokenize.Kind {
+	if op == openai.Chat {
+		return tokenize.Chat
+	}
+	return tokenize.Completion
+}
+
+// Append implements gateway.Tokenizer.
+func (t *tokenizers) Append(ctx context.Context, dst []uint32, model *gateway.Model, op openai.Operation, body []byte) ([]uint32, error) {
+	m := t.models[model.Name]
+	if m == nil {
+		return dst, gateway.ErrNoTokens
+	}
+	prompts := t.pool.Get().(*tokenize.Prompts)
+	defer t.pool.Put(prompts)
+	prompts.Reset()
+	switch tokenState(m.state.Load()) {
+	case tokensVerified, tokensUnverified:
+		if err := m.local.Append(prompts, kindOf(op), body); err != nil {
+			m.failed.Add(1)
+			return dst, fmt.Errorf("%w: %w", gateway.ErrNoTokens, err)
+		}
+		m.usedLocal.Add(1)
+	default:
+		base := t.worker(m.name)
+		if base == "" {
+			return dst, gateway.ErrNoTokens
+		}
+		if err := t.remote.Append(ctx, base, m.upstream, prompts, kindOf(op), body); err != nil {
+			m.failed.Add(1)
+			return dst, fmt.Errorf("%w: %w", gateway.ErrNoTokens, err)
+		}
+		m.usedRemote.Add(1)
+	}
+	return append(dst, prompts.IDs...), nil
+}
+
+// worker is the address of a ready worker that serves the model, or empty.
+func (t *tokenizers) worker(model string) string {
+	best, least := "", -1
+	for _, w := range t.fleet.Snapshot(time.Now()) {
+		if w.Ready && slices.Contains(w.Models, model) && (least < 0 || w.InFlight < least) {
+			best, least = w.Worker.Address, w.InFlight
+		}
+	}
+	return best
+}
+
+// verifyEvery is the pause between attempts to compare a local tokenizer with
+// a worker that isn't ready yet.
+const verifyEvery = 500 * time.Millisecond
+
+// Run compares each local tokenizer with a worker as soon as one is ready,
+// until all are judged or ctx ends. A model that disagrees is served by its
+// workers' /tokenize from then on.
+func (t *tokenizers) Run(ctx context.Context) {
+	tick := time.NewTicker(verifyEvery)
+	defer tick.Stop()
+	for {
+		open := false
+		for _, m := range t.models {
+			if tokenState(m.state.Load()) == tokensUnverified {
+				open = !t.verify(ctx, m) || open
+			}
+		}
+		if !open {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// probes are the request shapes in which local ids are compared with the
+// engine's.
+var probes = []struct {
+	shape string
+	kind  tokenize.Kind
+	body  string
+}{
+	{"chat", tokenize.Chat, `{"messages":[{"role":"user","content":"Once upon a time, in 1984."}]}`},
+	{"turns", tokenize.Chat, `{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello!"},{"role":"user","content":"naïve café 日本語 \ud83d\ude00"}]}`},
+	{"parts", tokenize.Chat, `{"messages":[{"role":"user","content":[{"type":"text","text":"part one"},{"type":"text","text":"part two"}]}]}`},
+	{"tools", tokenize.Chat, `{"messages":[{"role":"user","content":"weather?"}],"tools":[{"type":"function","function":{"name":"get","description":"d","parameters":{"type":"object","properties":{"b":{"type":"string"},"a":{"type":"integer"}}}}}]}`},
+	{"completion", tokenize.Completion, `{"prompt":"Once upon a time\n\n  def f(x):\treturn x"}`},
+}
+
+// verify compares m's tokenizer with a ready worker. It reports false if
+// nothing could be judged.
+func (t *tokenizers) verify(ctx context.Context, m *modelTokenizer) bool {
+	base := t.worker(m.name)
+	if base == "" {
+		return false
+	}
+	agreed := 0
+	for _, p := range probes {
+		var local, engine tokenize.Prompts
+		if err := t.remote.Append(ctx, base, m.upstream, &engine, p.kind, []byte(p.body)); err != nil {
+			var status *tokenize.StatusError
+			if errors.As(err, &status) && status.Code == 400 {
+				continue // this template has no such shape
+			}
+			t.log.Debug("cannot compare token ids with a worker yet", "model", m.name, "error", err)
+			return false
+		}
+		if err := m.local.Append(&local, p.kind, []byte(p.body)); err != nil || !slices.Equal(local.IDs, engine.IDs) {
+			m.state.Store(int32(tokensMismatch))
+			t.log.Warn("the local tokenizer disagrees with the worker; asking workers from now on",
+				"model", m.name, "shape", p.shape, "local_tokens", len(local.IDs), "worker_tokens", len(engine.IDs))
+			return true
+		}
+		agreed++
+	}
+	if agreed > 0 {
+		m.state.Store(int32(tokensVerified))
+		t.log.Info("the local tokenizer agrees with the worker", "model", m.name, "shapes", agreed)
+	}
+	return agreed > 0
+}
