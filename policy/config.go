@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 )
@@ -25,8 +26,8 @@ type Config struct {
 	// Pools are all pools of the gateway. A pool named by an effect but missing
 	// here is a load error.
 	Pools []Pool
-	// Claims declares the variables principal.claims.<name>, by CEL type: bool,
-	// int, uint, double, string, bytes, duration, timestamp or list(T) of these.
+	// Claims declares the variables principal.claims.<name>, by type: string,
+	// int, double, bool, or list(T) of one of them.
 	Claims map[string]string
 	// Prices by model, for the unit cost. A model that is missing makes a cost
 	// limit fail as an evaluation error: it is never free.
@@ -96,4 +97,57 @@ func (c Config) clone() Config {
 	c.Labels = slices.Clone(c.Labels)
 	c.Headers = slices.Clone(c.Headers)
 	return c
+}
+
+// validate reports what is wrong with the configuration itself. Faults have
+// the path of the policy configuration and no file.
+func (c *Config) validate(p *problems) {
+	bad := func(path, format string, args ...any) {
+		p.addAt("", 0, 0, path, fmt.Sprintf(format, args...))
+	}
+	seen := map[string]bool{}
+	for _, name := range c.Classes {
+		if !isName(name) || seen[name] {
+			bad("policy.classes", "class %q is not allowed: give each class once, as 1 to 63 of a-z, 0-9 and -", cut(name, 80))
+		}
+		seen[name] = true
+	}
+	if !seen[c.DefaultClass] {
+		bad("policy.defaultClass", "%q is no class%s", cut(c.DefaultClass, 80), didYouMean(c.DefaultClass, c.Classes))
+	}
+	if isolationRank(c.DefaultIsolation) < 0 {
+		bad("policy.defaultIsolation", "%q is no scope: use none, tenant or principal", cut(c.DefaultIsolation, 80))
+	}
+	if c.DefaultMaxTokens < 1 {
+		bad("policy.defaultMaxTokens", "%d is below 1", c.DefaultMaxTokens)
+	}
+	for name, m := range c.Models {
+		if m.DefaultMaxTokens < 0 {
+			bad("policy.models", "model %q: defaultMaxTokens %d is below 0", cut(name, 80), m.DefaultMaxTokens)
+		}
+	}
+	for name, price := range c.Prices {
+		if price.Input < 0 || price.CachedInput < 0 || price.Output < 0 {
+			bad("policy.prices", "model %q: a price is below 0", cut(name, 80))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Claims)) {
+		if _, err := claimVariable(name, c.Claims[name]); err != nil {
+			bad("policy.claims", "%v", err)
+		}
+	}
+	c.validatePools(bad)
+}
+
+func (c *Config) validatePools(bad func(path, format string, args ...any)) {
+	seen := map[string]bool{}
+	for _, pool := range c.Pools {
+		switch {
+		case pool.Name == "":
+			bad("policy.pools", "a pool has no name")
+		case seen[pool.Name]:
+			bad("policy.pools", "the pool %q is given twice", cut(pool.Name, 80))
+		}
+		seen[pool.Name] = true
+	}
 }

@@ -1,6 +1,10 @@
 package policy
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
+)
 
 // Reason says why a request was refused. Reasons are stable words: they are
 // logged and mapped to a status and a client-visible code.
@@ -108,6 +112,18 @@ type Decision struct {
 	Cost      CostReport
 	// Revision of the Set that decided.
 	Revision string
+
+	// What the exported lists are made from, and what is needed to settle.
+	denied, warned, would, failed []placed
+	notes                         []note
+	e                             *evaluation
+	kept                          []reservation // parallel to Limits
+}
+
+// placed is a rule with its place in the order of reports.
+type placed struct {
+	at  position
+	ref RuleRef
 }
 
 // RuleRef names a rule of a policy as one binding applied it.
@@ -169,26 +185,126 @@ type CostReport struct {
 	Duration time.Duration
 }
 
-// RefuseLimits records that limits could not be reserved. Failures of enforced
-// limits turn the decision into a denial; those of Warn and Shadow limits are
-// added to Warnings and WouldDeny. An index that is out of range is a bug of
-// the caller and panics.
-func (d *Decision) RefuseLimits(failed []LimitFailure) {
-	for _, f := range failed {
-		if f.Index < 0 || f.Index >= len(d.Limits) {
-			panic("BUG: policy: limit failure out of range")
-		}
-		d.Allow = false
+// deny records a failure by its binding's mode.
+func (d *Decision) deny(at position, ref RuleRef) {
+	p := placed{at, ref}
+	switch ref.Mode {
+	case Enforced:
+		d.denied = append(d.denied, p)
+	case Warn:
+		d.warned = append(d.warned, p)
+	default:
+		d.would = append(d.would, p)
 	}
 }
 
-// Charges returns what each of Limits is charged for the usage, parallel to
-// Limits. A charge expression that fails or is negative charges the estimate
-// and is added to Errors. Concurrency limits are charged 0.
-func (d *Decision) Charges(u Usage) []int64 {
-	return make([]int64, len(d.Limits))
+func (d *Decision) addError(at position, ref RuleRef) {
+	d.failed = append(d.failed, placed{at, ref})
 }
 
-// WarningHeaders returns the values of the Warning response headers: at most
-// five, each at most 256 bytes of printable ASCII.
-func (d *Decision) WarningHeaders() []string { return nil }
+// annotate keeps an annotation. Two bindings of one policy can give one key
+// two values: both are kept, in the order of the bindings' names.
+func (d *Decision) annotate(b *binding, key, value string) {
+	d.notes = append(d.notes, note{b.mode == Shadow, b.name, key, value})
+}
+
+// conclude sorts what was recorded and derives the verdict.
+func (d *Decision) conclude() {
+	d.sortLists()
+	d.Allow = len(d.Denials) == 0
+	if d.Allow {
+		return
+	}
+	first := d.Denials[0]
+	d.Reason, d.Rule, d.Message = first.Reason, first.Rule, first.Message
+	d.Status = first.Reason.status()
+	if d.Status != 429 {
+		d.RetryAfter = 0
+	}
+}
+
+// sortLists makes the exported lists, in the order in which rules are
+// reported.
+func (d *Decision) sortLists() {
+	d.Denials = refs(d.Denials, d.denied)
+	d.Warnings = refs(d.Warnings, d.warned)
+	d.WouldDeny = refs(d.WouldDeny, d.would)
+	d.Errors = refs(d.Errors, d.failed)
+	d.Annotations = joinNotes(d.notes, false)
+	d.ShadowAnnotations = joinNotes(d.notes, true)
+}
+
+func refs(dst []RuleRef, from []placed) []RuleRef {
+	if len(from) == 0 {
+		return dst
+	}
+	slices.SortStableFunc(from, comparePlaced)
+	dst = dst[:0]
+	for _, p := range from {
+		dst = append(dst, p.ref)
+	}
+	return dst
+}
+
+// comparePlaced orders failed validations before evaluation errors, before
+// pools, before limits. Limits have an order of their own: the reason, then
+// the rule.
+func comparePlaced(a, b placed) int {
+	ra, rb := a.ref.Reason.rank(), b.ref.Reason.rank()
+	if ra != rb {
+		return cmp.Compare(ra, rb)
+	}
+	if ra >= NoQuota.rank() {
+		return cmp.Or(cmp.Compare(a.ref.Rule, b.ref.Rule), cmp.Compare(a.ref.Binding, b.ref.Binding))
+	}
+	return cmp.Or(comparePositions(a.at, b.at), cmp.Compare(a.ref.Reason, b.ref.Reason))
+}
+
+// rank is the place of a reason among the reasons of one denial.
+func (r Reason) rank() int {
+	return slices.Index([]Reason{"", PolicyError, NoPermittedPool, NoQuota, ExceedsLimit, BudgetExhausted, RateLimited, LimitStoreUnavailable}, r)
+}
+
+// status is the HTTP status of a denial.
+func (r Reason) status() int {
+	switch r {
+	case Invalid, ExceedsLimit:
+		return 400
+	case RateLimited, BudgetExhausted:
+		return 429
+	case LimitStoreUnavailable:
+		return 503
+	default:
+		return 403
+	}
+}
+
+// note is an annotation of one binding.
+type note struct {
+	shadow              bool
+	binding, key, value string
+}
+
+// joinNotes makes the map of annotations: different values of one key are
+// joined by a comma.
+func joinNotes(notes []note, shadow bool) map[string]string {
+	if len(notes) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(notes, func(a, b note) int {
+		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.binding, b.binding))
+	})
+	out := map[string]string{}
+	seen := map[[2]string]bool{}
+	for _, n := range notes {
+		if n.shadow != shadow || seen[[2]string{n.key, n.value}] {
+			continue
+		}
+		seen[[2]string{n.key, n.value}] = true
+		if old, ok := out[n.key]; ok {
+			n.value = old + "," + n.value
+		}
+		out[n.key] = cut(n.value, maxAnnotation)
+	}
+	return out
+}

@@ -95,11 +95,6 @@ type Usage struct {
 	Complete bool
 }
 
-// Validate enforces the size maxima of section 2, which make the cost
-// estimates bounds. A request beyond them is refused, never cut, since a cut
-// list could hide what a rule forbids. The error is an *InputError.
-func (in *Input) Validate() error { return nil }
-
 // InputError says that a request exceeds a size maximum of section 2.
 type InputError struct {
 	// Variable is the full name, such as request.headers.

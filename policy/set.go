@@ -1,35 +1,231 @@
 package policy
 
 import (
-	"context"
+	"fmt"
 	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types/ref"
 )
 
 // Set is a compiled set of policies and bindings. It is immutable and safe for
 // concurrent use.
 type Set struct {
-	cfg      Config
+	cfg      *Config
 	revision string
 	warnings []Warning
-}
-
-// Warning is something that loads but is worth a reviewer's look.
-type Warning struct {
-	Error
-	// Kind is a stable word, such as unbound-policy.
-	Kind string
+	policies []*compiled
+	// enforced and warned bindings together, and those that only audit, each in
+	// the order of evaluation.
+	live, shadow []*binding
+	// pools by the model that they serve, as indices into cfg.Pools.
+	serving map[string][]int
 }
 
 // Load reads every *.yaml and *.yml file under the root of fsys and compiles
 // the set. The error is a *LoadError that lists every fault; there is no
 // partly loaded Set.
 func Load(cfg Config, fsys fs.FS) (*Set, error) {
-	return LoadFiles(cfg, fsys, nil)
+	files, err := policyFiles(fsys)
+	if err != nil {
+		return nil, &LoadError{Errors: []Error{{Text: fmt.Sprintf("cannot list the policy files: %v", err)}}}
+	}
+	return LoadFiles(cfg, fsys, files)
+}
+
+func policyFiles(fsys fs.FS) ([]string, error) {
+	var files []string
+	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if ext := path.Ext(name); !d.IsDir() && (ext == ".yaml" || ext == ".yml") {
+			files = append(files, name)
+		}
+		return nil
+	})
+	return files, err
 }
 
 // LoadFiles is Load for the named files of fsys.
 func LoadFiles(cfg Config, fsys fs.FS, files []string) (*Set, error) {
-	return nil, &LoadError{Errors: []Error{{Text: "no policy can be loaded yet"}}}
+	p := &problems{}
+	full := cfg.clone()
+	full.validate(p)
+	docs := readDocuments(p, fsys, files)
+	s := build(p, &full, docs)
+	if len(p.list) > 0 {
+		return nil, &LoadError{Errors: p.sorted()}
+	}
+	return s, nil
+}
+
+// documents are the decoded documents of a load.
+type documents struct {
+	policies []*policyDoc
+	bindings []*bindingDoc
+	headers  []header
+}
+
+func readDocuments(p *problems, fsys fs.FS, files []string) documents {
+	var out documents
+	seen := map[string]Error{}
+	for _, name := range slices.Sorted(slices.Values(files)) {
+		for _, doc := range readYAML(p, fsys, name) {
+			h, ok := decodeHeader(p, doc)
+			if !ok || h.kind == kindTest {
+				continue
+			}
+			out.headers = append(out.headers, h)
+			line, col := h.root.position()
+			key := h.kind + "/" + h.name
+			if first, dup := seen[key]; dup && h.name != "" {
+				h.root.errorf(p, "the name is taken by the %s at %s:%d", h.kind, first.File, first.Line)
+			}
+			seen[key] = Error{File: name, Line: line, Col: col}
+			if h.kind == kindPolicy {
+				out.policies = append(out.policies, decodePolicy(p, h))
+			} else {
+				out.bindings = append(out.bindings, decodeBinding(p, h))
+			}
+		}
+	}
+	return out
+}
+
+func build(p *problems, cfg *Config, docs documents) *Set {
+	s := &Set{cfg: cfg, serving: map[string][]int{}}
+	checkCounts(p, cfg, docs)
+	for i, pool := range cfg.Pools {
+		for _, m := range pool.Models {
+			s.serving[m] = append(s.serving[m], i)
+		}
+	}
+	b := &builder{p: p, cfg: cfg}
+	if !b.buildEnv() {
+		return s
+	}
+	policies := map[string]*policyDoc{}
+	for _, d := range docs.policies {
+		policies[d.name] = d
+	}
+	bindings, sizes := b.decodeParams(docs.bindings, policies)
+	compiledBy := map[string]*compiled{}
+	for _, d := range docs.policies {
+		c := b.compilePolicy(d, sizes[d.name])
+		compiledBy[d.name] = c
+		s.policies = append(s.policies, c)
+	}
+	slices.SortFunc(s.policies, func(a, b *compiled) int { return strings.Compare(a.name, b.name) })
+	for _, bd := range bindings {
+		bd.policy = compiledBy[bd.doc.policy]
+	}
+	s.order(bindings)
+	if len(p.list) == 0 {
+		b.review(s)
+		s.warnings = b.warnings
+		s.revision = revision(cfg, docs.headers)
+	}
+	return s
+}
+
+func checkCounts(p *problems, cfg *Config, docs documents) {
+	switch {
+	case len(docs.policies) == 0 && len(p.list) == 0 && !cfg.AllowEmpty:
+		p.addAt("", 0, 0, "", "no policy was found: check the directory, or allow an empty set with policy.allowEmpty: true")
+	case len(docs.policies) > maxPolicies:
+		p.addAt("", 0, 0, "", fmt.Sprintf("%d policies, at most %d are allowed", len(docs.policies), maxPolicies))
+	case len(docs.bindings) > maxBindings:
+		p.addAt("", 0, 0, "", fmt.Sprintf("%d bindings, at most %d are allowed", len(docs.bindings), maxBindings))
+	}
+}
+
+// buildEnv declares the base variables and the configured claims.
+func (b *builder) buildEnv() bool {
+	env, err := baseEnv()
+	if err != nil {
+		b.p.addAt("", 0, 0, "", err.Error())
+		return false
+	}
+	b.vars = map[string]variable{}
+	for _, v := range baseVariables() {
+		b.vars[v.name] = v
+	}
+	var opts []cel.EnvOption
+	for _, name := range slices.Sorted(maps.Keys(b.cfg.Claims)) {
+		v, err := claimVariable(name, b.cfg.Claims[name])
+		if err != nil {
+			continue // reported with the configuration
+		}
+		b.vars[v.name] = v
+		opts = append(opts, cel.Variable(v.name, v.typ))
+	}
+	if len(opts) > 0 {
+		if env, err = env.Extend(opts...); err != nil {
+			b.p.addAt("", 0, 0, "", fmt.Sprintf("cannot declare the claims: %v", err))
+			return false
+		}
+	}
+	b.env = env
+	return true
+}
+
+// decodeParams reads the parameters of every binding and the largest sizes that
+// they give to each policy's parameters.
+func (b *builder) decodeParams(docs []*bindingDoc, policies map[string]*policyDoc) ([]*binding, map[string]map[string]valueSize) {
+	var out []*binding
+	sizes := map[string]map[string]valueSize{}
+	note := func(policy, name string, s valueSize) {
+		if sizes[policy] == nil {
+			sizes[policy] = map[string]valueSize{}
+		}
+		sizes[policy][name] = sizes[policy][name].union(s)
+	}
+	for _, pd := range policies {
+		for _, s := range pd.params {
+			if s.def != nil {
+				note(pd.name, "params."+s.name, sizeOf(s.def))
+			}
+		}
+	}
+	names := slices.Sorted(maps.Keys(policies))
+	for _, d := range docs {
+		pd, ok := policies[d.policy]
+		if !ok {
+			if d.policy != "" {
+				d.policyAt.errorf(b.p, "there is no policy %q%s", cut(d.policy, 80), didYouMean(d.policy, names))
+			}
+			continue
+		}
+		bd := &binding{name: d.name, doc: d, selector: &d.selector, mode: d.mode, audit: d.audit, params: map[string]ref.Val{}}
+		for name, v := range paramValues(b.p, pd.params, d) {
+			if v != nil {
+				bd.params["params."+name] = v
+				note(pd.name, "params."+name, sizeOf(v))
+			}
+		}
+		out = append(out, bd)
+	}
+	return out, sizes
+}
+
+// order fixes the order of evaluation and the ranks.
+func (s *Set) order(all []*binding) {
+	all = slices.DeleteFunc(all, func(b *binding) bool { return b.policy == nil })
+	slices.SortFunc(all, compareBindings)
+	for i, b := range all {
+		b.rank = i
+		if b.mode == Shadow {
+			s.shadow = append(s.shadow, b)
+		} else {
+			s.live = append(s.live, b)
+		}
+	}
 }
 
 // Revision identifies the set: sha256: and the digest of its policies and
@@ -38,19 +234,15 @@ func LoadFiles(cfg Config, fsys fs.FS, files []string) (*Set, error) {
 func (s *Set) Revision() string { return s.revision }
 
 // Warnings are in the order of files and lines.
-func (s *Set) Warnings() []Warning { return s.warnings }
+func (s *Set) Warnings() []Warning { return slices.Clone(s.warnings) }
 
-// Decide judges one request by all enforced and warning bindings. It never
-// returns nil and never panics for what a policy or a request contains: an
-// error denies unless its policy says failurePolicy Ignore. ctx ends lazy work
-// and loops early, which is an evaluation error.
-func (s *Set) Decide(ctx context.Context, in *Input) *Decision {
-	return &Decision{Status: 403, Reason: PolicyError, Message: "policy evaluation failed", Revision: s.revision}
+// Shuffled returns a set that evaluates the same bindings in another order.
+// Every decision must be equal to that of s; it serves tests of that.
+func (s *Set) Shuffled(seed uint64) *Set {
+	r := rand.New(rand.NewPCG(seed, 0))
+	c := *s
+	c.live, c.shadow = slices.Clone(s.live), slices.Clone(s.shadow)
+	r.Shuffle(len(c.live), func(i, j int) { c.live[i], c.live[j] = c.live[j], c.live[i] })
+	r.Shuffle(len(c.shadow), func(i, j int) { c.shadow[i], c.shadow[j] = c.shadow[j], c.shadow[i] })
+	return &c
 }
-
-// Shadow evaluates the bindings that only audit, on the same input, and adds
-// their outcome to d: WouldDeny, Errors, Fired, ShadowAnnotations, Limits of
-// mode Shadow (appended after the others, so indices stay valid) and Cost. It
-// is meant to run once the response is under way and changes nothing that the
-// client can see. It must be called on the Set that made d, at most once.
-func (s *Set) Shadow(ctx context.Context, in *Input, d *Decision) {}

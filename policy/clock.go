@@ -1,0 +1,115 @@
+package policy
+
+import (
+	"context"
+	"time"
+)
+
+// Wall-clock limits. Cost is the real bound; the clock is loose, because a
+// tight one turns a throttled CPU into refusals.
+const (
+	exprTimeLimit    = 100 * time.Millisecond
+	requestTimeLimit = 250 * time.Millisecond
+)
+
+// clock measures the evaluation of one request. It stands still during lazy
+// work. Programs with loops are given it as their context; while no such
+// program runs, no timer does.
+//
+// It is used by one goroutine. The timer's callback only closes done, which is
+// replaced no sooner than that has been seen.
+type clock struct {
+	began  time.Time
+	paused time.Duration
+	timer  *time.Timer
+	done   chan struct{}
+	depth  int           // programs with loops inside one another
+	armed  time.Time     // since when the timer has been running
+	left   time.Duration // what the timer had left then
+}
+
+func (c *clock) start() { c.began = time.Now() }
+
+// exceeded reports whether the request's time is used up.
+func (c *clock) exceeded() bool { return c.elapsed() > requestTimeLimit }
+
+func (c *clock) elapsed() time.Duration { return time.Since(c.began) - c.paused }
+
+// enter arms the timer for a program with loops. A program inside another
+// shares its time.
+func (c *clock) enter() context.Context {
+	if c.depth++; c.depth > 1 {
+		return (*clockContext)(c)
+	}
+	c.arm(min(exprTimeLimit, requestTimeLimit-c.elapsed()))
+	return (*clockContext)(c)
+}
+
+func (c *clock) leave() {
+	if c.depth--; c.depth == 0 {
+		c.disarm()
+	}
+}
+
+func (c *clock) arm(left time.Duration) {
+	if c.done == nil {
+		c.done = make(chan struct{})
+	}
+	c.armed, c.left = time.Now(), max(left, 0)
+	if c.timer == nil {
+		c.timer = time.AfterFunc(c.left, func() { close(c.done) })
+	} else {
+		c.timer.Reset(c.left)
+	}
+}
+
+// disarm stops the timer. One that has fired has closed done, or is about to.
+func (c *clock) disarm() {
+	if !c.timer.Stop() {
+		<-c.done
+		c.done = nil
+	}
+}
+
+// pause runs lazy work with the clock standing still and returns how long it
+// took.
+func (c *clock) pause(work func()) time.Duration {
+	began := time.Now()
+	fired := false
+	if c.depth > 0 {
+		fired = !c.timer.Stop()
+		c.left -= began.Sub(c.armed)
+	}
+	work()
+	took := time.Since(began)
+	c.paused += took
+	if c.depth > 0 && !fired {
+		c.arm(c.left)
+	}
+	return took
+}
+
+// clockContext is the clock as a context. It has no values, and a context
+// derived from it needs no goroutine: the derived one is cancelled when its
+// program ends.
+type clockContext clock
+
+func (c *clockContext) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+func (c *clockContext) Done() <-chan struct{} { return c.done }
+
+func (c *clockContext) Err() error {
+	select {
+	case <-c.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+func (c *clockContext) Value(any) any { return nil }
+
+// AfterFunc spares context.WithCancel a goroutine for each program.
+func (c *clockContext) AfterFunc(func()) (stop func() bool) { return stopNothing }
+
+func stopNothing() bool { return true }

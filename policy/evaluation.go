@@ -1,0 +1,191 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/interpreter"
+)
+
+// evaluation is the state of one request: converted input, lazy values, spent
+// cost and time. It is used by one goroutine at a time and lives as long as its
+// Decision, since charges and shadow bindings read it again.
+type evaluation struct {
+	set *Set
+	in  *Input
+	ctx context.Context
+
+	values    [idCount]ref.Val
+	tokens    tokenCount
+	scanned   scanned
+	effective *effective
+	usage     *Usage
+
+	clock                  clock
+	live, other            budget // enforced; Warn and Audit
+	expressions            int
+	scanTime, tokenizeTime time.Duration
+}
+
+// budget is the CEL cost that a request has spent on one kind of bindings.
+type budget struct{ used uint64 }
+
+// evalError is an evaluation error. Its text is for the log: it can hold input
+// values.
+type evalError struct {
+	kind  ErrorKind
+	text  string
+	cause error
+}
+
+func (e *evalError) Error() string { return e.text }
+
+func (e *evalError) Unwrap() error { return e.cause }
+
+func newEvaluation(ctx context.Context, s *Set, in *Input) *evaluation {
+	e := &evaluation{set: s, in: in, ctx: ctx}
+	e.clock.start()
+	return e
+}
+
+// bind returns the activation of one binding.
+func (e *evaluation) bind(b *binding) *activation {
+	a := &activation{e: e, b: b, budget: &e.live}
+	if b.mode != Enforced {
+		a.budget = &e.other
+	}
+	if n := len(b.policy.variables); n > 0 {
+		a.vars = make([]slot, n)
+	}
+	return a
+}
+
+// run evaluates an expression within all limits. The error is an *evalError.
+func (a *activation) run(x *expression) (ref.Val, error) {
+	e := a.e
+	if err := e.mayRun(a.budget); err != nil {
+		return nil, err
+	}
+	e.expressions++
+	var val ref.Val
+	var det *cel.EvalDetails
+	var err error
+	if x.loops {
+		ctx := e.clock.enter()
+		val, det, err = x.program.ContextEval(ctx, a)
+		e.clock.leave()
+	} else {
+		val, det, err = x.program.Eval(a)
+	}
+	if cost := det.ActualCost(); cost != nil {
+		a.budget.used += *cost
+	}
+	if err != nil {
+		return nil, classify(err)
+	}
+	return val, nil
+}
+
+// mayRun refuses an expression once the caller is gone or the request's cost
+// or time is spent.
+func (e *evaluation) mayRun(b *budget) error {
+	if b.used >= requestCostLimit {
+		return &evalError{kind: ErrorCost, text: fmt.Sprintf("the request has spent its evaluation cost of %d", requestCostLimit)}
+	}
+	// Looking at the clock costs as much as a small expression.
+	const every = 8
+	if e.expressions%every != 0 {
+		return nil
+	}
+	if err := e.ctx.Err(); err != nil {
+		return &evalError{kind: ErrorCancelled, text: "the request was cancelled: " + err.Error(), cause: err}
+	}
+	if e.clock.exceeded() {
+		return &evalError{kind: ErrorClock, text: fmt.Sprintf("the request has spent its evaluation time of %s", requestTimeLimit)}
+	}
+	return nil
+}
+
+// classify finds the kind of an error of the evaluator.
+func classify(err error) error {
+	var own *evalError
+	if errors.As(err, &own) {
+		return own
+	}
+	var cancelled interpreter.EvalCancelledError
+	switch {
+	case errors.As(err, &cancelled) && cancelled.Cause == interpreter.CostLimitExceeded:
+		return &evalError{kind: ErrorCost, text: fmt.Sprintf("the expression's cost exceeds %d", exprCostLimit), cause: err}
+	case errors.Is(err, interpreter.InterruptError{}):
+		return &evalError{kind: ErrorClock, text: fmt.Sprintf("the expression takes longer than %s", exprTimeLimit), cause: err}
+	}
+	kind := ErrorValue
+	if strings.HasPrefix(err.Error(), "internal error:") { // a recovered panic
+		kind = ErrorInternal
+	}
+	return &evalError{kind: kind, text: err.Error(), cause: err}
+}
+
+// The typed forms of run. The type check at load makes another type a bug of
+// the evaluator, which is an error all the same.
+
+func (a *activation) bool(x *expression) (bool, error) {
+	v, err := a.run(x)
+	if err != nil {
+		return false, err
+	}
+	if b, ok := v.(types.Bool); ok {
+		return bool(b), nil
+	}
+	return false, wrongType("bool", v)
+}
+
+func (a *activation) int(x *expression) (int64, error) {
+	v, err := a.run(x)
+	if err != nil {
+		return 0, err
+	}
+	if n, ok := v.(types.Int); ok {
+		return int64(n), nil
+	}
+	return 0, wrongType("int", v)
+}
+
+func (a *activation) string(x *expression) (string, error) {
+	v, err := a.run(x)
+	if err != nil {
+		return "", err
+	}
+	if s, ok := v.(types.String); ok {
+		return string(s), nil
+	}
+	return "", wrongType("string", v)
+}
+
+// optionalString is string for a string or an optional one.
+func (a *activation) optionalString(x *expression) (s string, given bool, err error) {
+	v, err := a.run(x)
+	if err != nil {
+		return "", false, err
+	}
+	if o, ok := v.(*types.Optional); ok {
+		if !o.HasValue() {
+			return "", false, nil
+		}
+		v = o.GetValue()
+	}
+	if s, ok := v.(types.String); ok {
+		return string(s), true, nil
+	}
+	return "", false, wrongType("string", v)
+}
+
+func wrongType(want string, v ref.Val) error {
+	return &evalError{kind: ErrorInternal, text: fmt.Sprintf("the result is %s, not %s", v.Type().TypeName(), want)}
+}

@@ -1,0 +1,335 @@
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/common/types/traits"
+)
+
+// tokenCount is the outcome of counting the prompt, kept for the request.
+type tokenCount struct {
+	done  bool
+	n     int64
+	exact bool
+	err   error
+}
+
+// scanned is the outcome of a content scan, kept for the request.
+type scanned struct {
+	done    bool
+	content Content
+	labels  []string // declared and detected, sorted, without repeats
+	err     error
+}
+
+// inputTokens counts the prompt at the first call.
+func (e *evaluation) inputTokens() *tokenCount {
+	t := &e.tokens
+	if t.done {
+		return t
+	}
+	t.done = true
+	if e.in.Lazy == nil {
+		t.err = &evalError{kind: ErrorLazy, text: "request.input_tokens cannot be computed here"}
+		return t
+	}
+	e.tokenizeTime += e.clock.pause(func() {
+		defer recoverLazy(&t.err)
+		t.n, t.exact, t.err = e.in.Lazy.InputTokens(e.ctx)
+	})
+	switch {
+	case t.err != nil:
+		t.err = &evalError{kind: ErrorLazy, text: "request.input_tokens cannot be computed: " + t.err.Error(), cause: t.err}
+	case t.n < 0:
+		t.err = &evalError{kind: ErrorLazy, text: "request.input_tokens is negative"}
+	}
+	return t
+}
+
+// recoverLazy keeps a panic in the caller's lazy work an error of this request.
+func recoverLazy(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("panic: %v", r)
+	}
+}
+
+// scan scans the content at the first call.
+func (e *evaluation) scan() *scanned {
+	c := &e.scanned
+	if c.done {
+		return c
+	}
+	c.done = true
+	if e.in.Lazy == nil {
+		c.err = &evalError{kind: ErrorLazy, text: "content cannot be scanned here"}
+		return c
+	}
+	e.scanTime += e.clock.pause(func() {
+		defer recoverLazy(&c.err)
+		c.content, c.err = e.in.Lazy.Content(e.ctx)
+	})
+	if c.err != nil {
+		c.err = &evalError{kind: ErrorLazy, text: "content cannot be scanned: " + c.err.Error(), cause: c.err}
+		return c
+	}
+	c.labels = slices.Concat(e.in.DeclaredLabels, c.content.Labels)
+	slices.Sort(c.labels)
+	c.labels = slices.Compact(c.labels)
+	c.err = c.check()
+	return c
+}
+
+// check holds a scan's outcome against the maxima and words of section 2.
+func (c *scanned) check() error {
+	tooLong := func(s string) bool { return len(s) > maxName }
+	switch {
+	case len(c.labels) > maxLabelCount || slices.ContainsFunc(c.labels, tooLong):
+		return &evalError{kind: ErrorSize, text: "content.labels is beyond its maximum"}
+	case len(c.content.Detectors) > maxLabelCount || slices.ContainsFunc(c.content.Detectors, tooLong):
+		return &evalError{kind: ErrorSize, text: "content.detectors is beyond its maximum"}
+	case len(c.content.Findings) > maxFindings:
+		return &evalError{kind: ErrorSize, text: "content.findings is beyond its maximum"}
+	case !slices.Contains(scanStatuses, c.content.ScanStatus):
+		return &evalError{kind: ErrorLazy, text: "content.scan_status is none of complete, partial, timeout, unavailable"}
+	}
+	return nil
+}
+
+var scanStatuses = []string{"complete", "partial", "timeout", "unavailable"}
+
+// costEstimate is the price of the whole prompt and the capped output, in
+// micro-units, rounded up.
+func (e *evaluation) costEstimate() (int64, error) {
+	if e.in.Observer != nil {
+		e.in.Observer.Read("request.input_tokens")
+	}
+	price, ok := e.set.cfg.Prices[e.in.Request.Model]
+	if !ok {
+		return 0, &evalError{kind: ErrorValue, text: "the model has no price"}
+	}
+	t := e.countedTokens()
+	if t.err != nil {
+		return 0, t.err
+	}
+	output, err := e.outputTokens()
+	if err != nil {
+		return 0, err
+	}
+	return price.cost(t.n, 0, output)
+}
+
+// outputTokens is what the request may generate at most.
+func (e *evaluation) outputTokens() (int64, error) {
+	return mulInt(e.effective.maxTokens, e.effective.n)
+}
+
+// countedTokens is inputTokens for the evaluator's own use, which obeys absent
+// variables like an expression.
+func (e *evaluation) countedTokens() *tokenCount {
+	if e.in.Absent["request.input_tokens"] {
+		return &tokenCount{err: &evalError{kind: ErrorAbsent, text: "the input does not give request.input_tokens"}}
+	}
+	return e.inputTokens()
+}
+
+// cost prices tokens in micro-units, rounded up. cached tokens are part of
+// input.
+func (p Price) cost(input, cached, output int64) (int64, error) {
+	var total uint128
+	total.addMul(input-cached, p.Input)
+	total.addMul(cached, p.CachedInput)
+	total.addMul(output, p.Output)
+	const million = 1_000_000
+	total.add(million - 1)
+	if total.overflow || total.hi >= million {
+		return 0, &evalError{kind: ErrorValue, text: "the cost overflows"}
+	}
+	units, _ := bits.Div64(total.hi, total.lo, million)
+	if units > math.MaxInt64 {
+		return 0, &evalError{kind: ErrorValue, text: "the cost overflows"}
+	}
+	return int64(units), nil
+}
+
+// Cost prices a usage by the table, in micro-units, rounded up. ok is false
+// where the price or the usage gives none.
+func (p Price) Cost(u Usage) (units int64, ok bool) {
+	if u.CachedInputTokens > u.InputTokens {
+		return 0, false
+	}
+	units, err := p.cost(u.InputTokens, u.CachedInputTokens, u.OutputTokens)
+	return units, err == nil
+}
+
+// uint128 sums products of non-negative 64-bit integers.
+type uint128 struct {
+	hi, lo   uint64
+	overflow bool
+}
+
+func (u *uint128) addMul(a, b int64) {
+	if a < 0 || b < 0 {
+		u.overflow = true
+		return
+	}
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	var carry uint64
+	u.lo, carry = bits.Add64(u.lo, lo, 0)
+	u.hi, carry = bits.Add64(u.hi, hi, carry)
+	u.overflow = u.overflow || carry != 0
+}
+
+func (u *uint128) add(n uint64) { u.addMul(int64(n), 1) }
+
+func mulInt(a, b int64) (int64, error) {
+	hi, lo := bits.Mul64(uint64(max(a, 0)), uint64(max(b, 0)))
+	if hi != 0 || lo > math.MaxInt64 {
+		return 0, &evalError{kind: ErrorValue, text: "the number of output tokens overflows"}
+	}
+	return int64(lo), nil
+}
+
+func addInt(a, b int64) (int64, error) {
+	if b > 0 && a > math.MaxInt64-b {
+		return 0, &evalError{kind: ErrorValue, text: "the number of tokens overflows"}
+	}
+	return a + b, nil
+}
+
+// claimValue converts a claim, as decoded from JSON, to its declared type.
+func claimValue(typeName string, v any) (ref.Val, error) {
+	t, isList, err := claimType(typeName)
+	if err != nil {
+		return nil, err
+	}
+	if !isList {
+		return claimScalar(typeName, v)
+	}
+	elem := t.Parameters()[0].String()
+	var in []any
+	switch l := v.(type) {
+	case []any:
+		in = l
+	case []string:
+		for _, s := range l {
+			in = append(in, s)
+		}
+	default:
+		return nil, fmt.Errorf("expected a list, found %T", v)
+	}
+	if len(in) > maxClaimList {
+		return nil, fmt.Errorf("%d elements, at most %d are allowed", len(in), maxClaimList)
+	}
+	out := make([]ref.Val, len(in))
+	for i, x := range in {
+		if out[i], err = claimScalar(elem, x); err != nil {
+			return nil, err
+		}
+	}
+	return types.NewRefValList(types.DefaultTypeAdapter, out), nil
+}
+
+func claimScalar(typeName string, v any) (ref.Val, error) {
+	switch typeName {
+	case "string":
+		if s, ok := v.(string); ok {
+			if len(s) > maxSubject {
+				return nil, fmt.Errorf("more than %d characters", maxSubject)
+			}
+			return types.String(s), nil
+		}
+	case "bool":
+		if b, ok := v.(bool); ok {
+			return types.Bool(b), nil
+		}
+	case "int":
+		if n, ok := claimInt(v); ok {
+			return types.Int(n), nil
+		}
+	case "double":
+		if f, ok := claimFloat(v); ok {
+			return types.Double(f), nil
+		}
+	}
+	return nil, fmt.Errorf("expected %s, found %T", typeName, v)
+}
+
+func claimInt(v any) (int64, bool) {
+	switch n := v.(type) {
+	case int64:
+		return n, true
+	case int:
+		return int64(n), true
+	case json.Number:
+		i, err := n.Int64()
+		return i, err == nil
+	case float64:
+		// Beyond 2^53 a float64 may stand for another integer than was signed.
+		const exact = 1 << 53
+		return int64(n), n == math.Trunc(n) && math.Abs(n) <= exact
+	}
+	return 0, false
+}
+
+func claimFloat(v any) (float64, bool) {
+	switch n := v.(type) {
+	case float64:
+		return n, !math.IsNaN(n) && !math.IsInf(n, 0)
+	case int64:
+		return float64(n), true
+	case int:
+		return float64(n), true
+	case json.Number:
+		f, err := n.Float64()
+		return f, err == nil
+	}
+	return 0, false
+}
+
+// checkVariable holds the value of a variables.* against its maximum, on which
+// the cost estimates of its readers rest.
+func checkVariable(name string, v ref.Val) error {
+	if o, ok := v.(*types.Optional); ok {
+		if !o.HasValue() {
+			return nil
+		}
+		v = o.GetValue()
+	}
+	if sizeAbove(v, maxVariable) {
+		return &evalError{kind: ErrorSize, text: fmt.Sprintf("%s is larger than %d", name, maxVariable)}
+	}
+	if it, ok := v.(traits.Iterable); ok && elementAbove(v, it) {
+		return &evalError{kind: ErrorSize, text: fmt.Sprintf("%s holds an element larger than allowed", name)}
+	}
+	return nil
+}
+
+func elementAbove(v ref.Val, it traits.Iterable) bool {
+	m, isMap := v.(traits.Mapper)
+	for i := it.Iterator(); i.HasNext() == types.True; {
+		e := i.Next()
+		if isMap {
+			if sizeAbove(e, maxVariable) {
+				return true
+			}
+			e = m.Get(e)
+		}
+		if sizeAbove(e, maxVariableElem) {
+			return true
+		}
+	}
+	return false
+}
+
+func sizeAbove(v ref.Val, most int) bool {
+	if s, ok := v.(types.String); ok && len(s) <= most {
+		return false
+	}
+	return scalarSize(v) > uint64(most)
+}

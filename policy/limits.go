@@ -1,0 +1,269 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxKeyBytes bounds the key of one counter.
+const maxKeyBytes = 512
+
+// reservation is what a decision keeps of a limit until it is settled.
+type reservation struct {
+	a     *activation
+	limit *limit
+	at    position
+}
+
+// addLimits evaluates every limit of the matching bindings. A limit that can
+// never admit the request denies at once; when any does, nothing is reserved.
+func (e *evaluation) addLimits(d *Decision, found []judged) {
+	var limits []Limit
+	var kept []reservation
+	for _, j := range found {
+		for i := range j.a.b.policy.limits {
+			l := &j.a.b.policy.limits[i]
+			r := reservation{j.a, l, j.a.position(LimitRule, i)}
+			out, applies, err := j.a.reserve(l)
+			switch {
+			case err != nil:
+				j.a.fail(d, r.at, l.ref, err)
+			case !applies:
+			case out.Limit == 0:
+				d.deny(r.at, out.ref(NoQuota))
+			case out.Estimate > out.Limit:
+				d.deny(r.at, out.ref(ExceedsLimit))
+			default:
+				limits, kept = append(limits, out), append(kept, r)
+			}
+		}
+	}
+	if len(d.denied) > 0 {
+		return
+	}
+	order := make([]int, len(kept))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(x, y int) int { return comparePositions(kept[x].at, kept[y].at) })
+	for _, i := range order {
+		d.Limits = append(d.Limits, limits[i])
+		d.kept = append(d.kept, kept[i])
+		e.resolveForCharge(kept[i].limit)
+	}
+}
+
+// resolveForCharge does the lazy work that a charge will read, since the body
+// is gone by then. A failure is kept and fails the charge.
+func (e *evaluation) resolveForCharge(l *limit) {
+	if l.chargeTokens {
+		e.countedTokens()
+	}
+	if l.chargeContent {
+		e.scan()
+	}
+}
+
+// reserve evaluates one limit. applies is false when its condition is.
+func (a *activation) reserve(l *limit) (out Limit, applies bool, err error) {
+	if l.when != nil {
+		if applies, err = a.bool(l.when); err != nil || !applies {
+			return out, false, err
+		}
+	}
+	out = Limit{
+		Rule: l.ref, Binding: a.b.name, Mode: a.b.mode, Unit: l.doc.unit, Window: l.doc.window,
+		OnStoreError: l.doc.onStoreError, Key: []string{},
+	}
+	if out.Limit, err = a.int(l.limit); err != nil {
+		return out, false, err
+	}
+	if out.Limit < 0 {
+		return out, false, &evalError{kind: ErrorValue, text: fmt.Sprintf("the limit is %d, below 0", out.Limit)}
+	}
+	if out.Key, err = a.key(l.key); err != nil {
+		return out, false, err
+	}
+	out.Counter = counter(a.b, l, out.Key)
+	if out.Estimate, err = a.estimate(l); err != nil {
+		return out, false, err
+	}
+	if out.Estimate < 0 {
+		return out, false, &evalError{kind: ErrorValue, text: fmt.Sprintf("the estimate is %d, below 0", out.Estimate)}
+	}
+	return out, true, nil
+}
+
+func (a *activation) key(parts []*expression) ([]string, error) {
+	out := make([]string, len(parts))
+	size := 0
+	for i, x := range parts {
+		s, err := a.string(x)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = s
+		size += len(s)
+	}
+	if size > maxKeyBytes {
+		return nil, &evalError{kind: ErrorSize, text: fmt.Sprintf("the key has %d bytes, at most %d are allowed", size, maxKeyBytes)}
+	}
+	return out, nil
+}
+
+// counter encodes the identity of a counter: each part with its length, so
+// that no choice of separators can make two identities equal. The mode is part
+// of it, as a rehearsal never counts in the real counter.
+func counter(b *binding, l *limit, key []string) string {
+	window := l.doc.window.Calendar
+	if window == "" {
+		window = strconv.FormatInt(int64(l.doc.window.Duration/time.Second), 10)
+	}
+	var s strings.Builder
+	part := func(p string) {
+		s.WriteString(strconv.Itoa(len(p)))
+		s.WriteByte(':')
+		s.WriteString(p)
+	}
+	for _, p := range []string{b.policy.name, l.doc.name, b.name, string(b.mode), string(l.doc.unit), window} {
+		part(p)
+	}
+	for _, p := range key {
+		part(p)
+	}
+	return s.String()
+}
+
+// estimate is the amount to reserve, by the unit where the policy gives none.
+func (a *activation) estimate(l *limit) (int64, error) {
+	if l.estimate != nil {
+		return a.int(l.estimate)
+	}
+	switch l.doc.unit {
+	case InputTokens:
+		return a.e.inputEstimate()
+	case OutputTokens:
+		return a.e.outputTokens()
+	case Tokens:
+		input, err := a.e.inputEstimate()
+		if err != nil {
+			return 0, err
+		}
+		output, err := a.e.outputTokens()
+		if err != nil {
+			return 0, err
+		}
+		return addInt(input, output)
+	case Cost:
+		return a.e.costEstimate()
+	}
+	return 1, nil // requests and concurrency
+}
+
+func (e *evaluation) inputEstimate() (int64, error) {
+	if e.in.Observer != nil {
+		e.in.Observer.Read("request.input_tokens")
+	}
+	t := e.countedTokens()
+	return t.n, t.err
+}
+
+// ref names a limit that does not admit the request.
+func (l *Limit) ref(reason Reason) RuleRef {
+	return RuleRef{Rule: l.Rule, Binding: l.Binding, Mode: l.Mode, Kind: LimitRule, Reason: reason, Message: "limit " + l.Rule}
+}
+
+// RefuseLimits records that limits could not be reserved. Failures of enforced
+// limits turn the decision into a denial, after which Limits is empty since
+// nothing is reserved; those of Warn and Shadow limits are added to Warnings
+// and WouldDeny. An index that is out of range is a bug of the caller and
+// panics.
+func (d *Decision) RefuseLimits(failed []LimitFailure) {
+	for _, f := range failed {
+		if f.Index < 0 || f.Index >= len(d.Limits) {
+			panic("BUG: policy: limit failure out of range")
+		}
+		l := &d.Limits[f.Index]
+		d.deny(d.kept[f.Index].at, l.ref(l.refusal(f)))
+		if l.Mode != Enforced {
+			continue
+		}
+		wait := f.Wait
+		if l.Unit == Concurrency {
+			wait = max(wait, time.Second)
+		}
+		d.RetryAfter = max(d.RetryAfter, wait)
+	}
+	if len(d.denied) > 0 {
+		d.Limits, d.kept = nil, nil
+	}
+	d.conclude()
+}
+
+func (l *Limit) refusal(f LimitFailure) Reason {
+	switch {
+	case f.StoreFailed:
+		return LimitStoreUnavailable
+	case l.Window.Calendar != "":
+		return BudgetExhausted
+	default:
+		return RateLimited
+	}
+}
+
+// Charges returns what each of Limits is charged for the usage, parallel to
+// Limits. A charge that fails or is negative is the estimate instead, and is
+// added to Errors. Concurrency limits are charged 0.
+func (d *Decision) Charges(u Usage) []int64 {
+	out := make([]int64, len(d.Limits))
+	if d.e == nil || len(out) == 0 {
+		return out
+	}
+	e := d.e
+	e.ctx, e.clock, e.usage = context.Background(), clock{}, &u
+	e.clock.start()
+	e.live, e.other = budget{}, budget{}
+	for i := range d.Limits {
+		l := &d.Limits[i]
+		amount, err := e.charge(&d.kept[i], u, l.Estimate)
+		if err == nil && amount < 0 {
+			err = &evalError{kind: ErrorValue, text: fmt.Sprintf("the charge is %d, below 0", amount)}
+		}
+		if err != nil {
+			amount = l.Estimate
+			d.addError(d.kept[i].at, d.kept[i].a.errorRef(LimitRule, l.Rule, err))
+		}
+		out[i] = amount
+	}
+	e.usage = nil
+	d.sortLists()
+	return out
+}
+
+func (e *evaluation) charge(r *reservation, u Usage, estimate int64) (amount int64, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &evalError{kind: ErrorInternal, text: fmt.Sprint(p)}
+		}
+	}()
+	if r.limit.charge != nil {
+		return r.a.int(r.limit.charge)
+	}
+	switch r.limit.doc.unit {
+	case InputTokens:
+		return u.InputTokens, nil
+	case OutputTokens:
+		return u.OutputTokens, nil
+	case Tokens:
+		return addInt(u.InputTokens, u.OutputTokens)
+	case Cost:
+		return u.Cost, nil
+	case Concurrency:
+		return 0, nil
+	}
+	return estimate, nil
+}
