@@ -41,6 +41,10 @@ type handler func(rw http.ResponseWriter, r *http.Request, body []byte)
 // serveHTTP routes a request, in the order of the engine's own layers: key,
 // route, method.
 func (w *Worker) serveHTTP(rw http.ResponseWriter, r *http.Request) {
+	if !w.enter() {
+		dropConnection(rw)
+	}
+	defer w.handlers.Done()
 	rw.Header().Set("Server", "uvicorn")
 	body, err := readBody(rw, r)
 	if err != nil {

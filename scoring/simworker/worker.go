@@ -44,6 +44,9 @@ type Worker struct {
 	seen     uint64
 	open     int
 	idle     chan struct{} // closed and replaced when open falls to 0
+	closing  bool          // no handler may begin any more
+
+	handlers sync.WaitGroup // grows only while closing is false
 }
 
 // Start listens, starts the worker's goroutines and returns once requests can
@@ -236,10 +239,27 @@ func (w *Worker) ResetPrefixCache() bool { return w.core.reset() }
 // closeTime bounds how long Close waits for clients to read what is left.
 const closeTime = time.Second
 
+// enter counts a handler; it returns false once the worker is closing.
+func (w *Worker) enter() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closing {
+		w.handlers.Add(1)
+	}
+	return !w.closing
+}
+
+func (w *Worker) refuseHandlers() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closing = true
+}
+
 // Close stops accepting, ends open requests with an engine error and waits for
 // every goroutine. Further calls, and calls after Kill, return the same.
 func (w *Worker) Close() error {
 	w.end.Do(func() {
+		w.refuseHandlers()
 		w.cancel()
 		close(w.faults.closed)
 		if w.pub != nil {
@@ -250,6 +270,7 @@ func (w *Worker) Close() error {
 		if err := w.srv.Shutdown(ctx); err != nil {
 			w.endErr = w.srv.Close()
 		}
+		w.handlers.Wait()
 		w.wg.Wait()
 	})
 	return w.endErr
@@ -259,6 +280,7 @@ func (w *Worker) Close() error {
 // reset, nothing is finished. It waits for every goroutine.
 func (w *Worker) Kill() {
 	w.end.Do(func() {
+		w.refuseHandlers()
 		w.ln.reset()
 		_ = w.srv.Close()
 		if w.pub != nil {
@@ -266,6 +288,7 @@ func (w *Worker) Kill() {
 		}
 		w.cancel()
 		close(w.faults.closed)
+		w.handlers.Wait()
 		w.wg.Wait()
 	})
 }
