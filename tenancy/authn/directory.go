@@ -1,7 +1,12 @@
 package authn
 
 import (
+	"crypto/sha256"
+	"crypto/subtle"
 	"errors"
+	"fmt"
+	"io"
+	"os"
 	"time"
 
 	"github.com/sluicegate/sluice/tenancy"
@@ -20,27 +25,93 @@ var (
 
 // Directory is the tenants and keys of one tenants file: immutable, safe for
 // concurrent use, replaced whole on reload.
-type Directory struct{}
+type Directory struct {
+	tenants []*tenancy.Tenant // by id
+	byID    map[string]*tenancy.Tenant
+	infos   []KeyInfo // by tenant, in the order of the file
+	keys    map[string]*entry
+	// nobody stands in for the entry of an unknown id, so that such a
+	// credential is hashed and compared like any other.
+	nobody entry
+}
+
+// entry is one key, ready to be compared.
+type entry struct {
+	hash      [sha256.Size]byte
+	expires   time.Time
+	disabled  bool
+	principal *tenancy.Principal
+}
+
+// maxFileSize bounds a tenants file; ten times the hundred thousand keys that
+// would fit are no longer a matter for a file.
+const maxFileSize = 64 << 20
 
 // LoadFile reads a tenants file. The error lists every problem found as
 // file:line:col: message.
-func LoadFile(path string) (*Directory, error) { panic("BUG: not reached") }
+func LoadFile(path string) (*Directory, error) {
+	text, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the tenants file: %w", err)
+	}
+	return Load(path, text)
+}
 
-// Load reads the text of a tenants file; name is for messages.
-func Load(name string, text []byte) (*Directory, error) { panic("BUG: not reached") }
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxFileSize {
+		return nil, fmt.Errorf("%s is larger than %d MiB", path, maxFileSize>>20)
+	}
+	return text, nil
+}
 
 // Identify returns the principal of a credential. The principal is shared and
 // must not be changed. The credential is neither kept nor logged. A principal
 // of a disabled tenant is returned as such: the caller answers 403.
+//
+// The shape of a credential is public, so a malformed one is refused at once.
+// From there on every credential is hashed and compared in constant time,
+// whether its id exists or not.
 func (d *Directory) Identify(credential []byte, now time.Time) (*tenancy.Principal, error) {
-	panic("BUG: not reached")
+	id, secret, ok := parseCredential(credential)
+	if !ok {
+		return nil, ErrUnknown
+	}
+	sum := sha256.Sum256(secret)
+	known := 1
+	e, found := d.keys[string(id)]
+	if !found {
+		e, known = &d.nobody, 0
+	}
+	if subtle.ConstantTimeCompare(sum[:], e.hash[:])&known != 1 {
+		return nil, ErrUnknown
+	}
+	switch {
+	case e.disabled:
+		return nil, ErrRevoked
+	case !e.expires.IsZero() && !now.Before(e.expires):
+		return nil, ErrExpired
+	}
+	return e.principal, nil
 }
 
 // Tenant returns a tenant by id, or nil.
-func (d *Directory) Tenant(id string) *tenancy.Tenant { panic("BUG: not reached") }
+func (d *Directory) Tenant(id string) *tenancy.Tenant { return d.byID[id] }
 
-// Tenants lists all tenants by id.
-func (d *Directory) Tenants() []*tenancy.Tenant { panic("BUG: not reached") }
+// Tenants lists all tenants by id. The slice is the caller's, the tenants are
+// shared.
+func (d *Directory) Tenants() []*tenancy.Tenant {
+	return append([]*tenancy.Tenant(nil), d.tenants...)
+}
 
-// Keys lists the records of all keys, by tenant and id.
-func (d *Directory) Keys() []KeyInfo { panic("BUG: not reached") }
+// Keys lists the records of all keys, by tenant and in the order of the file.
+// The slice is the caller's.
+func (d *Directory) Keys() []KeyInfo { return append([]KeyInfo(nil), d.infos...) }

@@ -6,4 +6,27 @@
 // SHA-256. An unknown id costs the same hash and the same constant-time
 // comparison as a known one. No error, log line or String method of this
 // package contains any part of a credential.
+//
+// The tenants file is strict YAML: an unknown or repeated key, a wrong type, an
+// anchor, alias or tag is an error with its line and column.
+//
+//	tenants:
+//	  - id: acme                      # required, unique
+//	    team: search                  # who pays
+//	    tier: gold                    # read by policies
+//	    labels: { env: prod }
+//	    contentLabels: [internal]     # declared on every request
+//	    models: ["qwen-*"]            # globs; left out: all models
+//	    disabled: false               # true: 403 to every request
+//	    expose: { worker: true, policy: true, overhead: true }
+//	    keys:
+//	      - id: 7k2m9x4c0qpd          # required, unique in the file
+//	        sha256: 9f86d0…           # required, of the secret's text
+//	        name: nightly batch
+//	        groups: [batch]
+//	        scopes: [chat]
+//	        claims: { level: 3 }      # scalars or lists of them
+//	        created: 2026-03-01
+//	        expires: 2027-03-01T00:00:00Z   # a date means its start in UTC
+//	        disabled: false           # true revokes the key
 package authn
