@@ -1,0 +1,78 @@
+//go:build !race
+
+package openai
+
+import (
+	"strings"
+	"testing"
+)
+
+const ordinaryChat = `{"model":"llama-3.1-8b","messages":[{"role":"system","content":"You are a \"careful\" clerk.\n"},` +
+	`{"role":"user","content":[{"type":"text","text":"Was steht in der Akte? 漢字"},{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}],` +
+	`"tools":[{"type":"function","function":{"name":"look_up","parameters":{"type":"object","properties":{"id":{"type":"string"}}}}}],` +
+	`"temperature":0.7,"max_tokens":500,"stream":true,"stream_options":{"include_usage":false},"user":"u\u00e9","priority":3,"cache_salt":"mine"}`
+
+func allocations(t *testing.T, what string, f func()) {
+	t.Helper()
+	f()
+	if n := testing.AllocsPerRun(100, f); n != 0 {
+		t.Errorf("%s makes %v allocations, want 0", what, n)
+	}
+}
+
+func TestScanAllocatesNothing(t *testing.T) {
+	var req Request
+	body := []byte(ordinaryChat)
+	allocations(t, "a scan of an ordinary chat", func() {
+		if err := Scan(&req, Chat, body); err != nil {
+			t.Fatal(err)
+		}
+	})
+	ids := []byte(`{"model":"m","prompt":[` + strings.Repeat("12522,", 2000) + `7],"max_tokens":4}`)
+	allocations(t, "a scan of token ids", func() {
+		if err := Scan(&req, Completion, ids); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestAppendRewriteAllocatesNothing(t *testing.T) {
+	var req Request
+	body := []byte(ordinaryChat)
+	if err := Scan(&req, Chat, body); err != nil {
+		t.Fatal(err)
+	}
+	m := Mutation{Model: ptr("worker/é"), MaxTokens: ptr[int64](100), N: ptr[int64](1), CacheSalt: ptr("salt"), RemovePriority: true, InjectUsage: true}
+	var dst []byte
+	allocations(t, "a rewrite", func() { dst = req.AppendRewrite(dst[:0], body, m) })
+}
+
+func TestStreamAllocatesNothing(t *testing.T) {
+	var s Stream
+	var events [][]byte
+	for _, r := range recordings(t) {
+		if r.isStream() {
+			for _, data := range r.events() {
+				events = append(events, []byte(data))
+			}
+		}
+	}
+	if len(events) < 40 {
+		t.Fatalf("only %d recorded events", len(events))
+	}
+	allocations(t, "a look at recorded events", func() {
+		s.Reset()
+		for _, data := range events {
+			s.Observe(data)
+		}
+	})
+}
+
+func TestReadUsageAllocatesNothing(t *testing.T) {
+	body := []byte(recordings(t)["chat"].ResponseBody)
+	allocations(t, "the usage of an answer", func() {
+		if _, err := ReadUsage(body); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
