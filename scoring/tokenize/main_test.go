@@ -1,0 +1,60 @@
+//go:build cgo && !notokenizers
+
+package tokenize
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// cacheDir is where testdata/fetch.sh puts the tokenizer files.
+var cacheDir = filepath.Join("..", "..", ".cache", "tokenizers")
+
+// TestMain fetches the tokenizer files that the tests measure against. Without
+// them the package would prove nothing, so their absence is a failure.
+func TestMain(m *testing.M) {
+	cmd := exec.Command("bash", filepath.Join("testdata", "fetch.sh"))
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Run(); err != nil {
+		fmt.Fprintf(os.Stderr, "cannot fetch tokenizer files with testdata/fetch.sh: %v\n", err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	closeShared()
+	os.Exit(code)
+}
+
+// shared holds one tokenizer per model for all tests: loading takes a second.
+var shared struct {
+	mu     sync.Mutex
+	byName map[string]*Tokenizer
+}
+
+// load returns the shared tokenizer of a model.
+func load(tb testing.TB, name string) *Tokenizer {
+	tb.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if t := shared.byName[name]; t != nil {
+		return t
+	}
+	t, err := Load(filepath.Join(cacheDir, name), Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if shared.byName == nil {
+		shared.byName = map[string]*Tokenizer{}
+	}
+	shared.byName[name] = t
+	return t
+}
+
+func closeShared() {
+	for _, t := range shared.byName {
+		_ = t.Close()
+	}
+}

@@ -1,0 +1,276 @@
+//go:build cgo && !notokenizers
+
+package tokenize
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// longText is the length from which a text counts as long: encoding it takes
+// milliseconds, and only Options.Parallel of them run at the same time.
+const longText = 4 << 10
+
+// Tokenizer computes token ids in this process, with the tokenizer and the chat
+// template of one model. It is safe for concurrent use.
+type Tokenizer struct {
+	memo *memo
+	now  func() time.Time
+	// gate holds a place for every long text that is being encoded.
+	gate    chan struct{}
+	encoded atomic.Uint64
+
+	// mu keeps Close from freeing native under a call: calls hold it for reading.
+	mu     sync.RWMutex
+	native *native // nil after Close
+}
+
+// Load reads a model's files from a folder: tokenizer.json, and where they exist
+// tokenizer_config.json, special_tokens_map.json and chat_template.jinja. A model
+// without a chat template serves completions only. The caller closes the result.
+func Load(dir string, opts Options) (*Tokenizer, error) {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot load tokenizer: %w", err)
+	}
+	if !info.IsDir() {
+		return nil, fmt.Errorf("cannot load tokenizer: %s is no folder; name the one that holds tokenizer.json", dir)
+	}
+	t, err := LoadFS(os.DirFS(dir), opts)
+	if err != nil {
+		return nil, fmt.Errorf("%w (in %s)", err, dir)
+	}
+	return t, nil
+}
+
+// LoadFS is Load for files at the root of fsys.
+func LoadFS(fsys fs.FS, opts Options) (*Tokenizer, error) {
+	tokenizer, settings, err := readModel(fsys, opts)
+	if err != nil {
+		return nil, fmt.Errorf("cannot load tokenizer: %w", err)
+	}
+	n, err := newNative(tokenizer, settings)
+	if err != nil {
+		return nil, fmt.Errorf("cannot load tokenizer: %w", err)
+	}
+	t := &Tokenizer{native: n, now: opts.Now}
+	if t.now == nil {
+		t.now = time.Now
+	}
+	parallel := opts.Parallel
+	if parallel <= 0 {
+		parallel = runtime.GOMAXPROCS(0)
+	}
+	t.gate = make(chan struct{}, parallel)
+	switch {
+	case opts.CacheBytes == 0:
+		t.memo = newMemo(256 << 20)
+	case opts.CacheBytes > 0:
+		t.memo = newMemo(opts.CacheBytes)
+	}
+	return t, nil
+}
+
+// Append adds the prompts of body, the client's whole JSON body, to dst. Prompts
+// that are token ids are taken over as they are. On an error dst is as before.
+//
+// Errors: *RenderError when the template rejects the conversation, ErrInvalid
+// for a body that is no request of its kind, ErrUnsupported for one whose ids
+// cannot be computed exactly here, ErrClosed. None of them quotes the body,
+// except for the template's own words in a RenderError.
+func (t *Tokenizer) Append(dst *Prompts, kind Kind, body []byte) error {
+	ids, ends := len(dst.IDs), len(dst.Ends)
+	if err := t.append(dst, kind, body); err != nil {
+		dst.IDs, dst.Ends = dst.IDs[:ids], dst.Ends[:ends]
+		return fmt.Errorf("cannot tokenise: %w", err)
+	}
+	return nil
+}
+
+func (t *Tokenizer) append(dst *Prompts, kind Kind, body []byte) error {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	p, err := t.plan(kind, body)
+	if err != nil {
+		return err
+	}
+	defer p.free()
+	frame := p.cut && p.addSpecial
+	for _, prompt := range p.prompts {
+		if prompt.ids != 0 {
+			dst.IDs = append(dst.IDs, p.ids[prompt.start:prompt.end]...)
+			dst.end()
+			continue
+		}
+		if frame {
+			dst.IDs = append(dst.IDs, t.native.before...)
+		}
+		for _, piece := range p.pieces[prompt.start:prompt.end] {
+			if piece.special != 0 {
+				dst.IDs = append(dst.IDs, uint32(piece.id))
+				continue
+			}
+			ids, _, err := t.encode(p.text[piece.start:piece.start+piece.len], p.addSpecial && !p.cut)
+			if err != nil {
+				return err
+			}
+			dst.IDs = append(dst.IDs, ids...)
+		}
+		if frame {
+			dst.IDs = append(dst.IDs, t.native.after...)
+		}
+		dst.end()
+	}
+	return nil
+}
+
+// Explain is Append for a reader: it returns the rendered prompts and how they
+// were cut and encoded. The errors are those of Append.
+func (t *Tokenizer) Explain(kind Kind, body []byte) (Explanation, error) {
+	e, err := t.explain(kind, body)
+	if err != nil {
+		return Explanation{}, fmt.Errorf("cannot tokenise: %w", err)
+	}
+	return e, nil
+}
+
+func (t *Tokenizer) explain(kind Kind, body []byte) (Explanation, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	p, err := t.plan(kind, body)
+	if err != nil {
+		return Explanation{}, err
+	}
+	defer p.free()
+	var e Explanation
+	for _, prompt := range p.prompts {
+		var out ExplainedPrompt
+		if prompt.ids != 0 {
+			ids := append([]uint32(nil), p.ids[prompt.start:prompt.end]...)
+			out.Segments = []Segment{{IDs: ids}}
+			e.Prompts = append(e.Prompts, out)
+			continue
+		}
+		out.frame(p.cut && p.addSpecial, t.native.before)
+		for _, piece := range p.pieces[prompt.start:prompt.end] {
+			text := string([]byte(p.text[piece.start : piece.start+piece.len]))
+			s := Segment{Text: text, Special: piece.special != 0}
+			if s.Special {
+				s.IDs = []uint32{uint32(piece.id)}
+			} else if s.IDs, s.Cached, err = t.encode(text, p.addSpecial && !p.cut); err != nil {
+				return Explanation{}, err
+			}
+			s.IDs = append([]uint32(nil), s.IDs...)
+			out.Text += text
+			out.Segments = append(out.Segments, s)
+		}
+		out.frame(p.cut && p.addSpecial, t.native.after)
+		e.Prompts = append(e.Prompts, out)
+	}
+	return e, nil
+}
+
+// frame adds the ids that the tokenizer puts at one end, each as a segment.
+func (p *ExplainedPrompt) frame(wanted bool, ids []uint32) {
+	if !wanted {
+		return
+	}
+	for _, id := range ids {
+		p.Segments = append(p.Segments, Segment{IDs: []uint32{id}, Special: true})
+	}
+}
+
+// plan renders and cuts a body. It requires that mu is held for reading.
+func (t *Tokenizer) plan(kind Kind, body []byte) (plan, error) {
+	if kind != Chat && kind != Completion {
+		panic("BUG: tokenize: unknown kind of request")
+	}
+	if t.native == nil {
+		return plan{}, ErrClosed
+	}
+	return t.native.plan(kind, body, t.now())
+}
+
+// encode returns the ids of a text, remembered or new; the caller must not
+// change them. The text is not kept. framed asks for the tokenizer's own special
+// tokens around it.
+func (t *Tokenizer) encode(text string, framed bool) (ids []uint32, cached bool, err error) {
+	if ids, ok := t.memo.get(text, framed); ok {
+		return ids, true, nil
+	}
+	if len(text) >= longText {
+		select {
+		case t.gate <- struct{}{}:
+		default:
+			t.gate <- struct{}{}
+			// While this one waited, a request with the same text may have
+			// finished it.
+			if ids, ok := t.memo.get(text, framed); ok {
+				<-t.gate
+				return ids, true, nil
+			}
+		}
+		defer func() { <-t.gate }()
+	}
+	ids, err = t.native.encode(text, framed)
+	if err != nil {
+		return nil, false, err
+	}
+	t.encoded.Add(uint64(len(text)))
+	t.memo.put(text, framed, ids)
+	return ids, false, nil
+}
+
+// Decode returns the text of ids, without special tokens when skipSpecial is
+// set. Ids that the model does not know are left out. It returns the empty text
+// after Close.
+func (t *Tokenizer) Decode(ids []uint32, skipSpecial bool) string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.native == nil {
+		return ""
+	}
+	text, err := t.native.decode(ids, skipSpecial)
+	if err != nil {
+		return ""
+	}
+	return text
+}
+
+// Stats returns what was counted since Load.
+func (t *Tokenizer) Stats() Stats {
+	st := Stats{EncodedBytes: t.encoded.Load()}
+	t.memo.addStats(&st)
+	return st
+}
+
+// Whole tells why this model's texts are encoded as a whole, which makes every
+// turn of a conversation cost as much as the conversation. It is empty for a
+// model whose texts are cut at special tokens and remembered piece by piece.
+func (t *Tokenizer) Whole() string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.native == nil {
+		return ""
+	}
+	return t.native.wholeBecause
+}
+
+// Close waits for running calls and gives the model's memory back. Later calls
+// return ErrClosed.
+func (t *Tokenizer) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.native == nil {
+		return errors.New("cannot close tokenizer twice")
+	}
+	t.native.free()
+	t.native = nil
+	return nil
+}
