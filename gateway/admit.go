@@ -301,7 +301,7 @@ func (ex *exchange) denied() *rejection {
 // refusedUnit is the dimension of the limit that refused: OpenAI's error type.
 func (ex *exchange) refusedUnit() string {
 	for _, i := range ex.refused {
-		l := &ex.decision.Limits[i]
+		l := &ex.limits[i]
 		if l.Rule == ex.decision.Rule && dimension(l.Unit) == "tokens" {
 			return "tokens"
 		}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
@@ -226,19 +227,33 @@ func TestDenials(t *testing.T) {
 	}
 }
 
+const limitPolicy = `
+apiVersion: sluice/v1alpha1
+kind: AdmissionPolicy
+metadata: { name: p }
+spec:
+  limits:
+    - { name: rpm, unit: requests, window: 1m, limit: 2, key: [tenant.id] }
+    - { name: tpm, unit: tokens, window: 1m, limit: 1000, key: [tenant.id], estimate: 100 }
+---
+apiVersion: sluice/v1alpha1
+kind: AdmissionPolicyBinding
+metadata: { name: b }
+spec: { policyName: p, actions: [Deny] }
+`
+
 // TestLimitHeaders shows the reservation on success and the refusing limit on
 // a 429.
 func TestLimitHeaders(t *testing.T) {
 	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
 	r := newRig(t, []string{worker.URL()})
-	r.decider.set(func(_ context.Context, in *policy.Input) *policy.Decision {
-		d := allow(in)
-		d.Limits = []policy.Limit{
-			{Rule: "p/rpm", Mode: policy.Enforced, Unit: policy.Requests, Window: policy.Window{Duration: time.Minute}, Limit: 2, Counter: "rpm", Estimate: 1},
-			{Rule: "p/tpm", Mode: policy.Enforced, Unit: policy.Tokens, Window: policy.Window{Duration: time.Minute}, Limit: 1000, Counter: "tpm", Estimate: 100},
-		}
-		return d
+	set, err := policy.Load(policy.Config{Pools: []policy.Pool{{Name: "p", Models: []string{"m"}}}}, fstest.MapFS{
+		"limits.yaml": &fstest.MapFile{Data: []byte(limitPolicy)},
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.decider.set(set.Decide)
 	for want := 1; want >= 0; want-- {
 		resp, body := r.chat(chatBody).Answer()
 		if resp.StatusCode != 200 || resp.Header.Get("x-ratelimit-limit-requests") != "2" ||

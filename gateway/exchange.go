@@ -51,6 +51,7 @@ type exchange struct {
 	requested       string // the model as the client wrote it
 	input           policy.Input
 	decision        *policy.Decision
+	limits          []policy.Limit
 	reserved        []reservedLimit
 	refused         []int
 	refusedViews    []refusedView
@@ -80,7 +81,7 @@ type exchange struct {
 // reservedLimit ties a lease to the limits of the decision that it holds.
 type reservedLimit struct {
 	lease   *ratelimit.Lease
-	indices []int // into Decision.Limits, parallel to the lease's claims
+	indices []int // into exchange.limits, parallel to the lease's claims
 }
 
 // clientLeft is called by the watcher: it wakes the owner and frees the

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -93,7 +94,7 @@ func newRig(t testing.TB, workers []string, opts ...rigOption) *rig {
 	}
 	r.g, err = New(cfg, Parts{
 		Router: inOrder{r.fleet}, Limiter: r.limiter, Tokenizer: r.tokens, Ledger: r.ledger, Meter: r.meter,
-		Health: r.health, Ready: func() []string { return nil },
+		Health: r.health, Ready: func() []string { return nil }, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
 	}, st)
 	if err != nil {
 		t.Fatal(err)
@@ -354,4 +355,12 @@ func (o inOrder) Pick(now time.Time, req *scoring.Request) (*scoring.Reservation
 		first = false
 	}
 	return o.fleet.Pick(now, &one)
+}
+
+// testWriter sends the gateway's log to the test's.
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSuffix(string(p), "\n"))
+	return len(p), nil
 }

@@ -14,13 +14,14 @@ import (
 // together or none, each other one by itself.
 func (ex *exchange) reserve(ctx *fasthttp.RequestCtx) *rejection {
 	d := ex.decision
+	ex.limits = d.Limits // RefuseLimits takes them out of the decision
 	now := time.Now()
 	var enforced []ratelimit.Claim
 	var indices []int
 	var failed []policy.LimitFailure
-	for i := range d.Limits {
-		c := claim(&d.Limits[i])
-		if d.Limits[i].Mode == policy.Enforced {
+	for i := range ex.limits {
+		c := claim(&ex.limits[i])
+		if ex.limits[i].Mode == policy.Enforced {
 			enforced, indices = append(enforced, c), append(indices, i)
 			continue
 		}
@@ -72,7 +73,7 @@ func (ex *exchange) setLimitHeaders(ctx *fasthttp.RequestCtx) {
 	var shown [2]limitView
 	for _, r := range ex.reserved {
 		for i, index := range r.indices {
-			l := &ex.decision.Limits[index]
+			l := &ex.limits[index]
 			if l.Mode != policy.Enforced {
 				continue
 			}
@@ -97,7 +98,7 @@ func (ex *exchange) setRefusedHeaders(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	for _, v := range ex.refusedViews {
-		l := &ex.decision.Limits[v.index]
+		l := &ex.limits[v.index]
 		if dim := dimension(l.Unit); l.Rule == ex.decision.Rule && dim != "" {
 			setLimitHeaders(&ctx.Response.Header, dim, v.view)
 			return

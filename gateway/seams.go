@@ -111,10 +111,10 @@ type Summary struct {
 	// the code of the error event that ended it, or empty.
 	Malformed   int
 	StreamError string
-	// Decision is nil if no policy was asked; Refused are the indices of its
-	// limits that could not be reserved.
+	// Decision is nil if no policy was asked; Refused are the limits that could
+	// not be reserved.
 	Decision *policy.Decision
-	Refused  []int
+	Refused  []*policy.Limit
 	// Tokenised says that token ids were asked for, TokensKnown that they came.
 	Tokenised, TokensKnown bool
 	LedgerFailed           bool

@@ -249,8 +249,11 @@ func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *S
 		Row: row, Route: ex.route.template, Method: ex.method, Billable: !ex.route.open,
 		Phase: ex.phase, BodyBytes: ex.bodyBytes, Overhead: ex.overhead,
 		Attempts: ex.attempts, Malformed: ex.malformed, StreamError: ex.streamErrorCode,
-		Decision: ex.decision, Refused: ex.refused,
+		Decision:  ex.decision,
 		Tokenised: ex.tokensTried, TokensKnown: ex.tokensKnown, LedgerFailed: ledgerFailed,
+	}
+	for _, i := range ex.refused {
+		s.Refused = append(s.Refused, &ex.limits[i])
 	}
 	if ex.res != nil {
 		s.Predicted = ex.res.Predicted()

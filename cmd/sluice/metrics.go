@@ -145,8 +145,8 @@ func (m *metrics) observePolicy(s *gateway.Summary) {
 		p, _, _ := strings.Cut(e.Rule, "/")
 		m.policyErrors.WithLabelValues(p, string(e.ErrorKind)).Inc()
 	}
-	for _, i := range s.Refused {
-		if l := &d.Limits[i]; l.Mode == policy.Enforced {
+	for _, l := range s.Refused {
+		if l.Mode == policy.Enforced {
 			m.limitRejections.WithLabelValues(l.Rule, string(l.Unit)).Inc()
 		}
 	}

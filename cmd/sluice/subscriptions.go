@@ -84,3 +84,14 @@ func (s *subscriptions) stats() []kvSource {
 	}
 	return out
 }
+
+// joined counts the subscriptions whose view is live.
+func (s *subscriptions) joined() int {
+	n := 0
+	for _, src := range s.stats() {
+		if src.View == scoring.ViewLive || src.View == scoring.ViewPartial {
+			n++
+		}
+	}
+	return n
+}

@@ -232,3 +232,13 @@ func (t *tokenizers) verify(ctx context.Context, m *modelTokenizer) bool {
 	}
 	return agreed > 0
 }
+
+// judged reports whether every local tokenizer was compared with a worker.
+func (t *tokenizers) judged() bool {
+	for _, m := range t.models {
+		if tokenState(m.state.Load()) == tokensUnverified {
+			return false
+		}
+	}
+	return true
+}
