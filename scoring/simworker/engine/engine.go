@@ -92,7 +92,8 @@ func (e *Engine) Add(now time.Time, r Request) (ID, error) {
 	s.req.Prompt = s.tokens[:len(r.Prompt):len(r.Prompt)]
 	s.hashes = s.hasher.extend(nil, s.tokens, e.cfg.BlockSize)
 	if n := e.cfg.OutputTokens; n > 0 && !r.IgnoreEOS {
-		s.natural = max(1, r.MinTokens, n/2+s.noise.below(n+1))
+		length := s.noise // a copy: where a text ends does not change its words
+		s.natural = max(1, r.MinTokens, n/2+length.below(n+1))
 	}
 	e.byID[s.id] = s
 	e.waiting = append(e.waiting, s)
