@@ -265,26 +265,16 @@ func (b *Batch) hashList(f *fields) error {
 
 func (b *Batch) tokenList(f *fields) error {
 	n, ok, err := b.listLen(MaxTokens)
-	if err != nil || !ok {
+	if err != nil || !ok || n == 0 {
 		return err
 	}
 	start := len(b.tokens)
 	for range n {
-		c, err := b.peek()
+		v, err := b.token()
 		if err != nil {
 			return err
 		}
-		if !isInt(c) {
-			return errMalformed
-		}
-		v, err := b.dec.DecodeUint64()
-		if err != nil {
-			return err
-		}
-		if v > 1<<32-1 {
-			return errMalformed
-		}
-		b.tokens = append(b.tokens, uint32(v))
+		b.tokens = append(b.tokens, v)
 	}
 	f.tokens = b.tokens[start:len(b.tokens):len(b.tokens)]
 	return nil

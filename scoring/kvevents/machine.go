@@ -133,6 +133,10 @@ type Machine struct {
 	rejoinAt   time.Time
 	rejoinWait time.Duration
 
+	// trusted says that the process behind the present connection is known to
+	// be the one whose batches were applied.
+	trusted bool
+
 	// The live stream of the present connection.
 	liveKnown bool
 	liveLast  uint64
@@ -188,7 +192,7 @@ func (m *Machine) Connected(now time.Time) []Action {
 	if now.Sub(m.awayAt) >= m.cfg.Stable {
 		m.attempts = 0
 	}
-	m.liveKnown = false
+	m.liveKnown, m.trusted = false, false
 	if m.cfg.Replay {
 		m.confirmAt = now.Add(m.cfg.Confirm)
 	}
@@ -289,7 +293,7 @@ func (m *Machine) verifyReply(now time.Time, it Item) {
 	}
 	m.discard(it)
 	if same {
-		m.verified = true
+		m.verified, m.trusted = true, true
 		return
 	}
 	m.cancel()
@@ -329,7 +333,7 @@ func (m *Machine) ReplayEnd(now time.Time, id uint64, complete bool) []Action {
 	default:
 		if !m.known {
 			// Nothing was published yet.
-			m.known, m.next, m.lastTS = true, 0, 0
+			m.known, m.next, m.lastTS, m.trusted = true, 0, 0, true
 		}
 		m.goLive(now)
 	}

@@ -31,6 +31,7 @@ func (m *Machine) apply(it Item) {
 // adopt begins an empty view at a batch of any number. Only from 0 on is it
 // the whole truth.
 func (m *Machine) adopt(it Item) {
+	m.trusted = true
 	m.partial = it.Seq != 0
 	if !m.partial {
 		m.incomplete = false
@@ -166,18 +167,18 @@ func (m *Machine) cancel() {
 	m.emit(Action{Kind: ActCancel, ID: m.id})
 }
 
-// giveUp accepts live batches again although something is missing. A view
-// that a replay has been filling stays if the queue continues it; anything
-// else is dropped.
+// giveUp accepts live batches again although a replay was due. A view stays
+// if it is of this process and nothing shows that a batch is missing: should
+// one be, the next live batch tells. Anything else is dropped, and asked for
+// again as a whole later.
 func (m *Machine) giveUp(now time.Time) {
 	m.stats.GaveUp++
-	keep := m.phase == phaseJoining && m.known && m.continues()
-	if !keep {
+	if !m.known || !m.trusted || !m.continues() {
 		m.clear()
+		m.partial, m.incomplete = true, true
+		m.rejoinAt = now.Add(m.rejoinWait)
+		m.rejoinWait = min(2*m.rejoinWait, m.cfg.RejoinMax)
 	}
-	m.partial, m.incomplete = true, true
-	m.rejoinAt = now.Add(m.rejoinWait)
-	m.rejoinWait = min(2*m.rejoinWait, m.cfg.RejoinMax)
 	m.goLive(now)
 }
 
@@ -198,6 +199,12 @@ func (m *Machine) goLive(now time.Time) {
 		switch {
 		case !m.known:
 			m.adopt(it)
+		case it.Seq < m.next && it.TS > m.lastTS && m.cfg.Replay:
+			// Younger than what the replay brought, with a lower number.
+			m.stats.Restarts++
+			m.shift(i)
+			m.join(now)
+			return
 		case it.Seq < m.next:
 			m.overlap(it)
 		case it.Seq == m.next:

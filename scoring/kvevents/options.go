@@ -21,7 +21,7 @@ type Options struct {
 	// length, 5 s and 60 s by default.
 	ReplayIdle, ReplayMax time.Duration
 	// ReplayAttempts is how many replays may fail, one after another, before
-	// the view is dropped and kept incomplete, 5 by default. StableAfter (30 s)
+	// the view is dropped and kept incomplete, 8 by default. StableAfter (30 s)
 	// without trouble starts the count anew.
 	ReplayAttempts int
 	StableAfter    time.Duration
@@ -63,7 +63,7 @@ func (o Options) withDefaults() Options {
 		o.QueueBytes = 64 << 20
 	}
 	if o.ReplayAttempts <= 0 {
-		o.ReplayAttempts = 5
+		o.ReplayAttempts = 8
 	}
 	if o.Now == nil {
 		o.Now = time.Now

@@ -1,10 +1,10 @@
 package kvevents
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
-
-	"encoding/binary"
+	"math"
 
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
@@ -230,6 +230,41 @@ func (b *Batch) optInt(limit int64) (int, error) {
 		return 0, errLimit
 	}
 	return int(v), nil
+}
+
+// token reads one token id. Nearly all of a payload are token ids of one to
+// four bytes without a sign, so these are read here; the rest goes the long way.
+func (b *Batch) token() (uint32, error) {
+	at := b.offset()
+	rest := b.p[at:]
+	if len(rest) == 0 {
+		return 0, io.ErrUnexpectedEOF
+	}
+	var v uint32
+	n := 1
+	switch c := rest[0]; {
+	case c <= msgpcode.PosFixedNumHigh:
+		v = uint32(c)
+	case c == msgpcode.Uint16 && len(rest) > 2:
+		v, n = uint32(binary.BigEndian.Uint16(rest[1:])), 3
+	case c == msgpcode.Uint32 && len(rest) > 4:
+		v, n = binary.BigEndian.Uint32(rest[1:]), 5
+	case c == msgpcode.Uint8 && len(rest) > 1:
+		v, n = uint32(rest[1]), 2
+	case isInt(c):
+		wide, err := b.dec.DecodeUint64()
+		if err != nil {
+			return 0, err
+		}
+		if wide > math.MaxUint32 {
+			return 0, errMalformed
+		}
+		return uint32(wide), nil
+	default:
+		return 0, errMalformed
+	}
+	b.seek(at + n)
+	return v, nil
 }
 
 // number reads a float or an integer; nil is 0.
