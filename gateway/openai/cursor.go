@@ -282,7 +282,7 @@ func (c *cursor) digits() {
 	}
 }
 
-// str passes over a string.
+// str passes over a string. After a fault the token is that of an empty string.
 func (c *cursor) str() token {
 	if c.peek() != '"' {
 		c.unexpected(faultSyntax)
@@ -295,15 +295,15 @@ func (c *cursor) str() token {
 		if i >= len(c.b) {
 			c.i = i
 			c.fail(faultEnd)
-			return t
+			return token{}
 		}
 		switch ch := c.b[i]; {
 		case ch == '"':
 			c.i = i + 1
 			t.end = i
 			t.size = t.end - t.start - shrink
-			if high {
-				c.checkUTF8(t)
+			if high && !c.validUTF8(t) {
+				return token{}
 			}
 			return t
 		case ch == '\\':
@@ -312,7 +312,7 @@ func (c *cursor) str() token {
 			if n == 0 {
 				c.i = i
 				c.fail(faultEscape)
-				return t
+				return token{}
 			}
 			t.lone = t.lone || lone
 			shrink += n - size
@@ -320,7 +320,7 @@ func (c *cursor) str() token {
 		case ch < 0x20:
 			c.i = i
 			c.fail(faultControl)
-			return t
+			return token{}
 		default:
 			high = true
 			for i++; i < len(c.b) && c.b[i] >= 0x80; i++ {
@@ -329,10 +329,10 @@ func (c *cursor) str() token {
 	}
 }
 
-func (c *cursor) checkUTF8(t token) {
+func (c *cursor) validUTF8(t token) bool {
 	s := c.b[t.start:t.end]
 	if utf8.Valid(s) {
-		return
+		return true
 	}
 	for i := 0; i < len(s); {
 		r, n := utf8.DecodeRune(s[i:])
@@ -343,6 +343,7 @@ func (c *cursor) checkUTF8(t token) {
 		i += n
 	}
 	c.fail(faultUTF8)
+	return false
 }
 
 // plainASCII returns the offset of the first byte from i on that is a quote, a

@@ -44,7 +44,10 @@ func integer(text []byte, limit int64) (v int64, ok bool) {
 			return 0, false
 		}
 	}
-	return v, exponent == 0 && !negative
+	if exponent != 0 || negative {
+		return 0, false
+	}
+	return v, true
 }
 
 // splitExponent cuts a number's text at its exponent, which is held to a range

@@ -45,16 +45,32 @@ func (u Usage) Check(contextLen int64, prompts int, choices int64) Usage {
 // not one JSON object; it does not quote the body.
 func ReadUsage(body []byte) (Usage, error) {
 	c := cursor{b: body, maxDepth: answerDepth}
-	var u Usage
 	c.document()
-	if c.bad == faultNone && c.peek() != '{' {
-		return Usage{}, fmt.Errorf("cannot read usage: the answer is %s, not an object", kindOf(body[c.i:]))
+	start, kind := c.i, c.peek()
+	var u Usage
+	if kind == '{' {
+		u = c.answer()
+	} else {
+		c.skip()
 	}
+	c.finish()
+	if c.bad != faultNone {
+		return Usage{}, fmt.Errorf("cannot read usage: the answer is not valid JSON: %v (at byte %d)", c.bad, c.badAt)
+	}
+	if kind != '{' {
+		return Usage{}, fmt.Errorf("cannot read usage: the answer is %s, not an object", kindOf(body[start:]))
+	}
+	return u, nil
+}
+
+// answer reads the object of an answer that is not a stream.
+func (c *cursor) answer() Usage {
+	var u Usage
 	c.enter()
 	for first := true; ; first = false {
 		key, ok := c.member(first)
 		if !ok {
-			break
+			return u
 		}
 		if c.is(key, "usage") {
 			u = c.usage()
@@ -62,11 +78,6 @@ func ReadUsage(body []byte) (Usage, error) {
 			c.skip()
 		}
 	}
-	c.finish()
-	if c.bad != faultNone {
-		return Usage{}, fmt.Errorf("cannot read usage: the answer is not valid JSON: %v (at byte %d)", c.bad, c.badAt)
-	}
-	return u, nil
 }
 
 // is tells whether a key has the given name, which is plain ASCII.
