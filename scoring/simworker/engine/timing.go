@@ -35,7 +35,7 @@ func DefaultTiming() Timing {
 	return Timing{
 		Step:         32 * time.Millisecond,
 		PrefillToken: 165 * time.Microsecond,
-		DecodeSeq:    150 * time.Microsecond,
+		DecodeSeq:    50 * time.Microsecond,
 		Context:      300 * time.Microsecond,
 		Attention:    9 * time.Millisecond,
 	}
