@@ -7,8 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// maxWorkerText is how many bytes of a worker's own words reach a client.
-const maxWorkerText = 1 << 10
+const (
+	// maxWorkerText is how many bytes of a worker's own words reach a client.
+	maxWorkerText = 1 << 10
+	// maxParam is the longest path taken over from a worker.
+	maxParam = 256
+)
 
 // Cause is what a worker's error means for the gateway.
 type Cause uint8
@@ -160,11 +164,15 @@ func (w workerError) aboutContext() bool {
 	return w.param == "input_tokens" || strings.Contains(w.message, "maximum context length")
 }
 
-// clientParam is the param as a path of the client's body. The worker's is one
-// of its own data model, and a number where it means an offset.
+// clientParam is the param as a path of the client's body, or empty. The
+// worker's is a path in its own data model, an offset, or anything else.
 func (w workerError) clientParam() string {
+	const inPath = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]"
 	param := strings.TrimPrefix(w.param, "body.")
-	if param == "body" || len(param) > 256 || !utf8.ValidString(param) || strings.Trim(param, "0123456789") == "" {
+	switch {
+	case param == "body", len(param) > maxParam:
+		return ""
+	case strings.Trim(param, inPath) != "", strings.Trim(param, "0123456789") == "":
 		return ""
 	}
 	return param
