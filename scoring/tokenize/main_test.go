@@ -4,11 +4,13 @@ package tokenize
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
+	"testing/fstest"
 )
 
 // cacheDir is where testdata/fetch.sh puts the tokenizer files.
@@ -56,5 +58,22 @@ func load(tb testing.TB, name string) *Tokenizer {
 func closeShared() {
 	for _, t := range shared.byName {
 		_ = t.Close()
+	}
+}
+
+// smallModel is the demo model's tokenizer under the settings of qwen3, so that
+// templates can be tried without loading a large tokenizer for each.
+func smallModel(tb testing.TB) fs.FS {
+	tb.Helper()
+	read := func(parts ...string) *fstest.MapFile {
+		data, err := os.ReadFile(filepath.Join(parts...))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return &fstest.MapFile{Data: data}
+	}
+	return fstest.MapFS{
+		"tokenizer.json":        read("..", "simworker", "model", "tokenizer.json"),
+		"tokenizer_config.json": read(cacheDir, "qwen3", "tokenizer_config.json"),
 	}
 }

@@ -16,12 +16,17 @@ package tokenize
 #cgo nocallback sluice_text_free
 
 #include "sluice.h"
+#include "native_digest.h" // native/build.sh writes it, and builds the library: run that first
 
 // Both names carry a version: an archive that does not fit this file does not
 // link. native/build.sh makes one that does.
 extern void tokenizers_version_1_23_0(void);
 void (*sluice_module_check)(void) = &tokenizers_version_1_23_0;
 void (*sluice_header_check)(void) = &sluice_abi_1;
+
+// The digest of the library's sources changes this object with the library,
+// which makes the go command link anew.
+const char sluice_digest[] = SLUICE_DIGEST;
 */
 import "C"
 

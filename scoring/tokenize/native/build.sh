@@ -12,6 +12,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 module=github.com/daulet/tokenizers
 archive=lib/libtokenizers.a
 stamp=lib/stamp
+# The Go side compiles the digest in. Without it the go command would not notice
+# that the archive changed, and would go on using binaries linked to the old one.
+header=../native_digest.h
 
 fail() {
   echo "build.sh: $*" >&2
@@ -45,7 +48,8 @@ if command -v flock >/dev/null; then
   flock 9
 fi
 want=$(digest)
-if [ -f "$archive" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$want" ]; then
+line="#define SLUICE_DIGEST \"$want\""
+if [ -f "$archive" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && [ "$(cat "$header" 2>/dev/null)" = "$line" ]; then
   exit 0
 fi
 
@@ -59,5 +63,7 @@ cargo build --release --locked --quiet --manifest-path Cargo.toml --target-dir t
 # half of it.
 cp target/release/libsluice_native.a "$archive.new"
 mv "$archive.new" "$archive"
+echo "$line" >"$header.new"
+mv "$header.new" "$header"
 echo "$want" >"$stamp"
 echo "build.sh: $archive is ready after $((SECONDS - start)) s" >&2

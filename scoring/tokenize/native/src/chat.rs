@@ -305,7 +305,7 @@ fn message_entry(mut m: Object, at: &str, format: Format) -> Outcome<Object> {
         Some(other) => return invalid(format!("{at}.role: must be a string, not {}", json::kind(&other))),
         None => return invalid(format!("{at}.role: missing")),
     };
-    let mut parts = parts(m.shift_remove("content"), &role, at)?;
+    let mut parts = parts(m.shift_remove("content"), &role, format, at)?;
     if role == "system" {
         parts = parts.into_iter().filter_map(without_billing_header).collect();
     }
@@ -434,7 +434,7 @@ impl Part {
     }
 }
 
-fn parts(content: Option<Json>, role: &str, at: &str) -> Outcome<Vec<Part>> {
+fn parts(content: Option<Json>, role: &str, format: Format, at: &str) -> Outcome<Vec<Part>> {
     match content {
         None => Ok(Vec::new()),
         Some(Json::Null) if matches!(role, "assistant" | "function") => Ok(Vec::new()),
@@ -442,7 +442,7 @@ fn parts(content: Option<Json>, role: &str, at: &str) -> Outcome<Vec<Part>> {
         Some(Json::Array(list)) => {
             let mut out = Vec::with_capacity(list.len());
             for (i, item) in list.into_iter().enumerate() {
-                out.extend(part(item, &format!("{at}.content[{i}]"))?);
+                out.extend(part(item, format, &format!("{at}.content[{i}]"))?);
             }
             Ok(out)
         }
@@ -453,7 +453,7 @@ fn parts(content: Option<Json>, role: &str, at: &str) -> Outcome<Vec<Part>> {
 }
 
 /// One part of a list; None for a part without text, which is skipped.
-fn part(item: Json, at: &str) -> Outcome<Option<Part>> {
+fn part(item: Json, format: Format, at: &str) -> Outcome<Option<Part>> {
     let mut item = match item {
         Json::String(text) => return Ok(Some(Part::new(text))),
         Json::Object(item) => item,
@@ -475,6 +475,9 @@ fn part(item: Json, at: &str) -> Outcome<Option<Part>> {
         Some(Json::String(text)) => {
             item.retain(|k, _| !PART_KEYS.contains(&k.as_str()));
             Ok(Some(Part { text, extra: item }))
+        }
+        None | Some(Json::Null) if key == "thinking" && format == Format::Parts => {
+            unsupported(format!("{at}.thinking: missing"))
         }
         None | Some(Json::Null) => Ok(None),
         Some(other) => invalid(format!("{at}.{key}: must be a string, not {}", json::kind(&other))),

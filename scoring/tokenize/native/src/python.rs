@@ -10,6 +10,21 @@ pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
+/// `str.title`.
+pub fn title(s: &str) -> String {
+    let mut out = String::with_capacity(s.len());
+    let mut inside = false;
+    for c in s.chars() {
+        if inside {
+            out.extend(c.to_lowercase());
+        } else {
+            out.extend(c.to_uppercase());
+        }
+        inside = c.is_lowercase() || c.is_uppercase();
+    }
+    out
+}
+
 fn refuse(what: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, what)
 }

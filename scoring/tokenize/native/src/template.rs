@@ -181,8 +181,9 @@ fn is_sequence(v: &Value) -> bool {
     matches!(v.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined)
 }
 
-/// Python's methods. Those that split at whitespace are done here, because
-/// Python counts four characters more.
+/// Python's methods. Those that look for whitespace are done here, because
+/// Python counts four characters more, and so is `title`, which in Python begins
+/// a word after every character that has no case.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     if let (Some(s), true) = (value.as_str(), args.iter().all(|a| a.is_none())) {
         let stripped = match name {
@@ -198,6 +199,10 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
         if name == "split" && args.len() < 2 {
             let words = s.split(python::is_space).filter(|w| !w.is_empty());
             return Ok(words.map(Value::from).collect());
+        }
+        if name == "title" {
+            let () = from_args(args)?;
+            return Ok(Value::from(python::title(s)));
         }
     }
     pycompat::unknown_method_callback(state, value, name, args)
