@@ -48,7 +48,9 @@ func (w *Worker) serveHTTP(rw http.ResponseWriter, r *http.Request) {
 	rw.Header().Set("Server", "uvicorn")
 	body, err := readBody(rw, r)
 	if err != nil {
-		return // the client left, or sent more than any test has use for
+		// Nobody reads this if the client left.
+		writeJSON(rw, http.StatusRequestEntityTooLarge, []byte(`{"detail":"Request Entity Too Large"}`))
+		return
 	}
 	if r.URL.Path != "/metrics" && r.URL.Path != "/health" {
 		w.remember(r, body)
