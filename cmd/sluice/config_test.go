@@ -26,9 +26,21 @@ func golden(t *testing.T, file, got string) {
 	if err != nil {
 		t.Fatalf("%v (run with -rewrite to make it)", err)
 	}
-	if got != string(want) {
-		t.Errorf("differs from %s:\n--- got\n%s--- want\n%s", file, got, want)
+	gotLines, wantLines := strings.SplitAfter(got, "\n"), strings.SplitAfter(string(want), "\n")
+	for i := range max(len(gotLines), len(wantLines)) {
+		g, w := lineOf(gotLines, i), lineOf(wantLines, i)
+		if g != w {
+			t.Errorf("%s:%d:\ngot  %q\nwant %q", file, i+1, g, w)
+			return
+		}
 	}
+}
+
+func lineOf(lines []string, i int) string {
+	if i < len(lines) {
+		return lines[i]
+	}
+	return "(the end)"
 }
 
 func TestBadConfigs(t *testing.T) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,15 +47,8 @@ func loadDocuments(cfg *Config, now time.Time) (*documents, error) {
 // directory, as they do for every other file.
 func loadPolicies(cfg *Config, prices *chargeback.Prices, now time.Time) (*policy.Set, error) {
 	set, err := policy.Load(policyConfig(cfg, prices, now), os.DirFS(cfg.Policy.Dir))
-	if le, ok := errors.AsType[*policy.LoadError](err); ok {
-		located := make([]policy.Error, len(le.Errors))
-		for i, e := range le.Errors {
-			located[i] = inFolder(cfg.Policy.Dir, e)
-		}
-		return nil, &policy.LoadError{Errors: located}
-	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot load the policies: %w", err)
+		return nil, locatedIn(cfg.Policy.Dir, err)
 	}
 	return set, nil
 }

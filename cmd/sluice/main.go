@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sluicegate/sluice/policy"
 )
 
 // Exit codes of every subcommand.
@@ -23,13 +25,14 @@ const (
 )
 
 func main() {
-	os.Exit(execute(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(execute(context.Background(), time.Now, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
 // execute runs one command line and returns its exit code. Results go to stdout, everything meant for a
-// person beside them to stderr.
-func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	root := newRootCommand()
+// person beside them to stderr. now is the clock of commands that only look at files; `serve` and `demo`
+// live in real time.
+func execute(ctx context.Context, now func() time.Time, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRootCommand(now)
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
@@ -52,14 +55,20 @@ type failure struct{ err error } // nil: the command has already said what faile
 func (f *failure) Error() string { return fmt.Sprint(f.err) }
 func (f *failure) Unwrap() error { return f.err }
 
-// report writes why to w. The lines of a configuration's issues start with the file's name, as editors
-// and CI systems expect, so they stand alone.
+// report writes why to w. Faults of files, one a line, start with the file's name as editors and CI systems
+// expect, so they stand alone.
 func (f *failure) report(w io.Writer) {
-	if ce, ok := errors.AsType[*ConfigError](f.err); ok {
-		fmt.Fprintf(w, "%v\nsluice: cannot use the configuration: %s\n", ce, count(len(ce.Issues), "error"))
-	} else if f.err != nil {
-		fmt.Fprintf(w, "sluice: %v\n", f.err)
+	if f.err == nil {
+		return
 	}
+	text := f.err.Error()
+	_, inConfig := errors.AsType[*ConfigError](f.err)
+	_, inPolicies := errors.AsType[*policy.LoadError](f.err)
+	if n := lines(f.err); inConfig || inPolicies || n > 1 {
+		fmt.Fprintf(w, "%s\nsluice: %s\n", text, count(n, "error"))
+		return
+	}
+	fmt.Fprintf(w, "sluice: %s\n", text)
 }
 
 // count writes a number and its noun, as in "1 error" or "3 errors".
@@ -95,11 +104,10 @@ type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
 
-func newRootCommand() *cobra.Command {
+func newRootCommand(now func() time.Time) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "sluice",
 		Short:         "Admission and routing gateway for LLM platforms on vLLM",
-		Args:          cobra.NoArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -107,8 +115,9 @@ func newRootCommand() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		newServeCommand(),
-		newCheckCommand(time.Now),
-		newKeysCommand(time.Now),
+		newCheckCommand(now),
+		newPolicyCommand(),
+		newKeysCommand(now),
 		newChargebackCommand(),
 		newTokensCommand(),
 		newVersionCommand(),
