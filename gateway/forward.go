@@ -111,7 +111,7 @@ func (ex *exchange) prepare(ctx *fasthttp.RequestCtx) {
 	ex.tokenise(ex.ctx)
 	ex.pick = scoring.Request{
 		Model: ex.model.Name, Pools: d.Pools, Estimate: ex.estimate(), Salt: ex.salt,
-		MaxTokens: ex.outputBound(),
+		MaxTokens: ex.outputBound(), Unary: !ex.req.Stream,
 	}
 	if ex.tokensKnown {
 		ex.pick.Tokens = ex.tokens

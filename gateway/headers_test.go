@@ -1,0 +1,176 @@
+package gateway
+
+import (
+	"net"
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// header makes a request header of name, value pairs.
+func header(pairs ...string) *fasthttp.RequestHeader {
+	h := new(fasthttp.RequestHeader)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		h.Add(pairs[i], pairs[i+1])
+	}
+	return h
+}
+
+func TestCredential(t *testing.T) {
+	for _, c := range []struct {
+		pairs        []string
+		cred, reason string
+	}{
+		{[]string{}, "", "missing"},
+		{[]string{"Authorization", "Bearer abc"}, "abc", ""},
+		{[]string{"Authorization", "bEARER   abc "}, "abc", ""},
+		{[]string{"Authorization", "Basic abc"}, "", "not_bearer"},
+		{[]string{"Authorization", "abc"}, "", "not_bearer"},
+		{[]string{"Authorization", "Bearer "}, "", "empty"},
+		{[]string{"X-Api-Key", ""}, "", "empty"},
+		{[]string{"X-Api-Key", "abc"}, "abc", ""},
+		{[]string{"api-key", "abc"}, "abc", ""},
+		{[]string{"Authorization", "Bearer abc", "X-Api-Key", "abc"}, "abc", ""},
+		{[]string{"Authorization", "Bearer abc", "X-Api-Key", "abd"}, "", "conflicting"},
+		{[]string{"X-Api-Key", "abc", "api-key", "x"}, "", "conflicting"},
+		{[]string{"X-Api-Key", "abc", "X-Api-Key", "abc"}, "", "repeated_header"},
+		{[]string{"X-Api-Key", "a c"}, "", "malformed"},
+		{[]string{"X-Api-Key", "a\x01c"}, "", "malformed"},
+	} {
+		cred, reason := credential(header(c.pairs...))
+		if string(cred) != c.cred || reason != c.reason {
+			t.Errorf("%q: got %q, %q; want %q, %q", c.pairs, cred, reason, c.cred, c.reason)
+		}
+	}
+}
+
+func TestTraceContext(t *testing.T) {
+	const good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for _, c := range []struct{ parent, state, wantParent, wantState string }{
+		{good, "a=b", good, "a=b"},
+		{good, "a=\x01", good, ""},
+		{good, strings.Repeat("a", 513), good, ""},
+		{strings.ToUpper(good), "a=b", "", ""},
+		{"ff" + good[2:], "a=b", "", ""},
+		{good + "0", "a=b", "", ""},
+		{"", "a=b", "", ""},
+	} {
+		h := header("tracestate", c.state)
+		if c.parent != "" {
+			h.Set("traceparent", c.parent)
+		}
+		parent, state := traceContext(h)
+		if parent != c.wantParent || state != c.wantState {
+			t.Errorf("%q %q: got %q, %q", c.parent, c.state, parent, state)
+		}
+	}
+}
+
+func TestIdentityHeaders(t *testing.T) {
+	for name, want := range map[string]bool{
+		"x-tenant-id": true, "x_tenant_id": true, "x-user": true, "x-sluice-worker": true, "x-forwarded-for": true,
+		"forwarded": true, "x-real-ip": true, "x_real_ip": true, "authorization": true, "cookie": true, "x-forwarded-client-cert": true,
+		"x-team": false, "user-agent": false, "x-request-id": false,
+	} {
+		if identityHeader(name) != want {
+			t.Errorf("%s: want %v", name, want)
+		}
+	}
+}
+
+func TestSourceIP(t *testing.T) {
+	g := &Gateway{cfg: Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128")}}}
+	for _, c := range []struct{ peer, forwarded, want string }{
+		{"192.0.2.1", "203.0.113.9", "192.0.2.1"},
+		{"10.0.0.1", "", "10.0.0.1"},
+		{"10.0.0.1", "203.0.113.9", "203.0.113.9"},
+		{"10.0.0.1", "198.51.100.7, 203.0.113.9, 10.1.1.1", "203.0.113.9"},
+		{"10.0.0.1", "10.9.9.9, 10.1.1.1", "10.9.9.9"},
+		{"10.0.0.1", "203.0.113.9, nonsense, 10.1.1.1", "10.1.1.1"},
+		{"::1", "2001:db8::1", "2001:db8::1"},
+		{"::ffff:192.0.2.1", "", "192.0.2.1"},
+	} {
+		var ctx fasthttp.RequestCtx
+		ctx.Init(&fasthttp.Request{}, &net.TCPAddr{IP: net.ParseIP(c.peer)}, nil)
+		if c.forwarded != "" {
+			ctx.Request.Header.Set("X-Forwarded-For", c.forwarded)
+		}
+		if got := g.sourceIP(&ctx); got != c.want {
+			t.Errorf("%s with %q: got %s, want %s", c.peer, c.forwarded, got, c.want)
+		}
+	}
+}
+
+func TestResetDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", -time.Second: "0s", time.Nanosecond: "1ms", 12 * time.Millisecond: "12ms", 999*time.Millisecond + 1: "1000ms",
+		time.Second: "1s", 1500 * time.Millisecond: "2s", 6 * time.Minute: "6m0s", time.Hour: "1h0m0s",
+	} {
+		if got := resetDuration(d); got != want {
+			t.Errorf("%v: got %s, want %s", d, got, want)
+		}
+	}
+}
+
+// TestCacheSalt pins what isolation rests on: who shares a salt with whom, and
+// an alphabet that the engine takes.
+func TestCacheSalt(t *testing.T) {
+	key := []byte("0123456789abcdef0123456789abcdef")
+	salt := func(scope, tenant, principal, client string) string {
+		return cacheSalt(key, scope, tenant, principal, client)
+	}
+	if got := salt("none", "a", "p", ""); got != "" {
+		t.Errorf("no isolation and no salt of the client's: got %q", got)
+	}
+	if salt("tenant", "a", "p", "") != salt("tenant", "a", "q", "") {
+		t.Error("two principals of a tenant must share under tenant isolation")
+	}
+	distinct := []string{
+		salt("tenant", "a", "p", ""), salt("tenant", "b", "p", ""), salt("principal", "a", "p", ""), salt("principal", "a", "q", ""),
+		salt("tenant", "a", "p", "x"), salt("none", "a", "p", "x"), salt("none", "b", "p", "x"), salt("tenant", "ab", "", "c"), salt("tenant", "a", "", "bc"),
+		salt("principal", "a", "bc", ""), salt("principal", "ab", "c", ""), cacheSalt([]byte("another key of thirty-two bytes!!"), "tenant", "a", "p", ""),
+	}
+	seen := make(map[string]int)
+	for i, s := range distinct {
+		if j, ok := seen[s]; ok {
+			t.Errorf("cases %d and %d share a salt", j, i)
+		}
+		seen[s] = i
+		if !regexp.MustCompile(`^[A-Za-z0-9_-]{43}$`).MatchString(s) {
+			t.Errorf("salt %q", s)
+		}
+	}
+}
+
+// FuzzFindRoute holds route matching to plain equality of bytes.
+func FuzzFindRoute(f *testing.F) {
+	for _, s := range []string{
+		"/v1/chat/completions", "/v1/chat/completions?x=1", "http://h/v1/models", "/v1/models/a%2Fb", "//v1/models", "/v1/models/", "*", "", "http://h", "/v1/messages",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, target string) {
+		path, _, _ := strings.Cut(target, "?")
+		for _, scheme := range []string{"http://", "https://"} {
+			if rest, ok := strings.CutPrefix(path, scheme); ok {
+				_, after, found := strings.Cut(rest, "/")
+				path = "/"
+				if found {
+					path += after
+				}
+				break
+			}
+		}
+		want := routes[path]
+		if want == nil && strings.HasPrefix(path, "/v1/models/") && len(path) > len("/v1/models/") {
+			want = routeModel
+		}
+		if got, _ := findRoute([]byte(target)); got != want {
+			t.Errorf("%q: got %v, want %v", target, got, want)
+		}
+	})
+}
