@@ -46,7 +46,7 @@ func (e *evaluation) combine(d *Decision, found []judged) {
 func unionLabels(all []fired) []string {
 	out := []string{}
 	for _, f := range all {
-		out = append(out, f.effect.doc.labels...)
+		out = append(out, f.effect.labels...)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)

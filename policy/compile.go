@@ -30,7 +30,11 @@ type expression struct {
 	// constant: nothing is read, and the value is always this one.
 	constant types.Bool
 	isConst  bool
-	at       Error // place, without a text
+	// shared numbers, from 1, the texts that stand in several places and read
+	// nothing but the request, so that one evaluation serves all. 0 is none.
+	shared int
+	text   string
+	at     Error // place, without a text
 }
 
 // compiler compiles the expressions of one policy.
@@ -95,7 +99,7 @@ func (c *compiler) compile(x exprDoc, scope scope, want ...*cel.Type) (out *expr
 		c.report(x, iss)
 		return nil
 	}
-	out = &expression{typ: checked.OutputType(), at: x.place()}
+	out = &expression{typ: checked.OutputType(), at: x.place(), text: x.text}
 	if !c.inspect(x, checked, scope, out) || slices.ContainsFunc(out.reads, c.isBroken) {
 		return nil
 	}
@@ -165,7 +169,8 @@ func (c *compiler) report(x exprDoc, iss *cel.Issues) {
 	}
 	const most = 10
 	for i, e := range iss.Errors() {
-		if len(names) > 0 && strings.HasPrefix(e.Message, "undeclared reference to") {
+		// Said better by unknownNames and by regexValidator.
+		if len(names) > 0 && strings.HasPrefix(e.Message, "undeclared reference to") || e.Message == "invalid matches argument" {
 			continue
 		}
 		if i == most {
@@ -260,16 +265,38 @@ func (c *compiler) estimate(x exprDoc, checked *cel.Ast, out *expression) bool {
 		c.fault(x, 0, 0, "cannot estimate the cost: %v", err)
 		return false
 	}
-	out.estimate = cost.Max
+	out.estimate = add(cost.Max, indexCost(checked.NativeRep()))
 	switch {
-	case cost.Max > 1<<40:
+	case out.estimate > 1<<40:
 		c.fault(x, 0, 0, "the cost has no bound below %d: bound the size of what it builds or searches", exprCostLimit)
 		return false
-	case cost.Max > exprCostLimit:
-		c.fault(x, 0, 0, "the estimated cost is up to %d, at most %d is allowed: loop over less, or look up in a map parameter", cost.Max, exprCostLimit)
+	case out.estimate > exprCostLimit:
+		c.fault(x, 0, 0, "the estimated cost is up to %d, at most %d is allowed: loop over less, or look up in a map parameter", out.estimate, exprCostLimit)
 		return false
 	}
 	return true
+}
+
+// indexCost is what the library's estimate leaves out: one unit for an index
+// into, or a field of, the result of a call.
+func indexCost(a *ast.AST) uint64 {
+	n := uint64(0)
+	ast.PostOrderVisit(a.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		switch e.Kind() {
+		case ast.SelectKind:
+			if e.AsSelect().Operand().Kind() == ast.CallKind {
+				n++
+			}
+		case ast.CallKind:
+			switch e.AsCall().FunctionName() {
+			case operators.Index, operators.OptIndex, operators.OptSelect:
+				if e.AsCall().Args()[0].Kind() == ast.CallKind {
+					n++
+				}
+			}
+		}
+	}))
+	return n
 }
 
 // foldConstant finds out whether an expression always yields the same boolean.

@@ -67,17 +67,26 @@ type effectDoc struct {
 	at           node
 	name         string
 	when         exprDoc
-	class        string
+	class        literal // empty: none
 	override     bool
 	preemptible  bool
 	ttft         time.Duration
-	allowPools   []string
-	denyPools    []string
-	poolLabels   map[string]string
+	allowPools   []literal
+	denyPools    []literal
+	poolLabels   []poolLabel
 	maxTokens, n exprDoc
 	isolation    string
-	labels       []string
+	labels       []literal
 }
+
+// literal is a name that the configuration has to know.
+type literal struct {
+	text string
+	at   node
+}
+
+// poolLabel is a label that a pool must carry.
+type poolLabel struct{ key, value literal }
 
 type limitDoc struct {
 	at               node
@@ -115,6 +124,10 @@ type header struct {
 // cannot be read any further.
 func decodeHeader(p *problems, doc yamlDoc) (h header, ok bool) {
 	root := node{doc: doc, n: doc.root}
+	if root.kind() != "a mapping" {
+		root.errorf(p, "a document is a mapping with apiVersion, kind, metadata and spec, found %s", root.kind())
+		return h, false
+	}
 	f := root.fields(p, "apiVersion", "kind", "metadata", "spec")
 	kind, found := f["kind"]
 	if !found {
@@ -348,7 +361,7 @@ func decodeEffects(p *problems, n node, names ruleNames) []effectDoc {
 			d.isolation = v.oneOf(p, IsolationNone, IsolationTenant, IsolationPrincipal)
 		}
 		if v, ok := f["addLabels"]; ok {
-			d.labels = v.nonEmptyStrs(p)
+			d.labels = v.literals(p)
 		}
 		if !hasAny(f, "qos", "route", "mutate", "cacheIsolation", "addLabels") {
 			e.errorf(p, "the effect does nothing: give it qos, route, mutate, cacheIsolation or addLabels")
@@ -362,19 +375,43 @@ func hasAny(f map[string]node, names ...string) bool {
 	return slices.ContainsFunc(names, func(n string) bool { _, ok := f[n]; return ok })
 }
 
-// nonEmptyStrs reads a list that must name something.
-func (n node) nonEmptyStrs(p *problems) []string {
-	s := n.strs(p)
-	if len(s) == 0 {
+// literals reads a list of names that must name something.
+func (n node) literals(p *problems) []literal {
+	var out []literal
+	before := len(p.list)
+	for _, e := range n.list(p) {
+		out = append(out, literal{e.str(p), e})
+	}
+	if len(out) == 0 && len(p.list) == before {
 		n.errorf(p, "the list is empty: name something, or leave the field out")
 	}
-	return s
+	return out
+}
+
+func (n node) nonEmptyStrs(p *problems) []string { return texts(n.literals(p)) }
+
+func texts(l []literal) []string {
+	out := make([]string, len(l))
+	for i, x := range l {
+		out[i] = x.text
+	}
+	return out
+}
+
+// nonEmptyEntries reads a mapping that must name something.
+func (n node) nonEmptyEntries(p *problems) []entry {
+	before := len(p.list)
+	out := n.entries(p)
+	if len(out) == 0 && len(p.list) == before {
+		n.errorf(p, "the mapping is empty: name a label, or leave the field out")
+	}
+	return out
 }
 
 func (d *effectDoc) decodeQoS(p *problems, n node) {
 	f := n.fields(p, "class", "override", "preemptible", "ttftTarget")
 	if v, ok := n.require(p, f, "class"); ok {
-		d.class = v.str(p)
+		d.class = literal{v.str(p), v}
 	}
 	d.override = boolField(p, f, "override")
 	d.preemptible = boolField(p, f, "preemptible")
@@ -386,15 +423,14 @@ func (d *effectDoc) decodeQoS(p *problems, n node) {
 func (d *effectDoc) decodeRoute(p *problems, n node) {
 	f := n.fields(p, "allowPools", "denyPools", "requirePoolLabels")
 	if v, ok := f["allowPools"]; ok {
-		d.allowPools = v.nonEmptyStrs(p)
+		d.allowPools = v.literals(p)
 	}
 	if v, ok := f["denyPools"]; ok {
-		d.denyPools = v.nonEmptyStrs(p)
+		d.denyPools = v.literals(p)
 	}
 	if v, ok := f["requirePoolLabels"]; ok {
-		d.poolLabels = v.stringMap(p)
-		if len(d.poolLabels) == 0 {
-			v.errorf(p, "the mapping is empty: name a label, or leave the field out")
+		for _, e := range v.nonEmptyEntries(p) {
+			d.poolLabels = append(d.poolLabels, poolLabel{literal{e.key, e.keyAt}, literal{e.value.str(p), e.value}})
 		}
 	}
 	if len(f) == 0 {
@@ -553,9 +589,9 @@ func decodeSelector(p *problems, n node) selector {
 	}
 	s.modelsAt, s.opsAt = f["models"], f["operations"]
 	if v, ok := f["matchTenantLabels"]; ok {
-		s.labels = v.stringMap(p)
-		if len(s.labels) == 0 {
-			v.errorf(p, "the mapping is empty: name a label, or leave the field out")
+		s.labels = map[string]string{}
+		for _, e := range v.nonEmptyEntries(p) {
+			s.labels[e.key] = e.value.str(p)
 		}
 	}
 	return s

@@ -33,8 +33,14 @@ type evaluation struct {
 	scanTime, tokenizeTime time.Duration
 }
 
-// budget is the CEL cost that a request has spent on one kind of bindings.
-type budget struct{ used uint64 }
+// budget is the CEL cost that a request has spent on one kind of bindings, and
+// the results that they share.
+type budget struct {
+	used uint64
+	// shared are the results of expressions that stand in several places and
+	// read nothing but the request. They are paid for once.
+	shared []slot
+}
 
 // evalError is an evaluation error. Its text is for the log: it can hold input
 // values.
@@ -66,8 +72,23 @@ func (e *evaluation) bind(b *binding) *activation {
 	return a
 }
 
-// run evaluates an expression within all limits. The error is an *evalError.
+// run evaluates an expression within all limits, or finds the result of an
+// equal one. The error is an *evalError.
 func (a *activation) run(x *expression) (ref.Val, error) {
+	if x.shared == 0 {
+		return a.eval(x)
+	}
+	if a.budget.shared == nil {
+		a.budget.shared = make([]slot, a.e.set.shared+1)
+	}
+	s := &a.budget.shared[x.shared]
+	if s.val == nil && s.err == nil {
+		s.val, s.err = a.eval(x)
+	}
+	return s.val, s.err
+}
+
+func (a *activation) eval(x *expression) (ref.Val, error) {
 	e := a.e
 	if err := e.mayRun(a.budget); err != nil {
 		return nil, err

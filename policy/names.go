@@ -56,9 +56,9 @@ func didYouMean(name string, names []string) string {
 }
 
 // nearest returns the name with the smallest edit distance, if that is at most
-// a third of the length.
+// a third of the length. Names of one or two characters are near to anything.
 func nearest(name string, names []string) string {
-	if len(name) > 256 {
+	if len(name) < 3 || len(name) > 256 {
 		return ""
 	}
 	best, bestDist := "", max(1, utf8.RuneCountInString(name)/3)+1

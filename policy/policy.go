@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -45,6 +46,7 @@ type effect struct {
 	doc          *effectDoc
 	maxTokens, n *expression
 	isolation    int // rank, -1 when none is named
+	labels       []string
 	// removes marks the pools that the effect takes away, by index; nil when it
 	// does not route.
 	removes []bool
@@ -178,19 +180,19 @@ func (c *compiler) refuseClientText(x exprDoc, e *expression) {
 }
 
 func (b *builder) compileEffect(c *compiler, d *effectDoc) effect {
-	e := effect{ref: c.policy.name + "/" + d.name, doc: d, class: -1, isolation: -1, override: d.override}
+	e := effect{ref: c.policy.name + "/" + d.name, doc: d, class: -1, isolation: -1, override: d.override, labels: texts(d.labels)}
 	e.when = c.compile(d.when, scopeAll, cel.BoolType)
 	e.maxTokens = c.compile(d.maxTokens, scopeAll, cel.IntType)
 	e.n = c.compile(d.n, scopeAll, cel.IntType)
-	if d.class != "" {
-		e.class = slices.Index(b.cfg.Classes, d.class)
-		b.known(d.at, "qos.class", "class", d.class, b.cfg.Classes)
+	if d.class.text != "" {
+		e.class = slices.Index(b.cfg.Classes, d.class.text)
+		b.known(d.class, "class", b.cfg.Classes)
 	}
 	if d.isolation != "" {
 		e.isolation = isolationRank(d.isolation)
 	}
 	for _, l := range d.labels {
-		b.checkLabel(d.at, l)
+		b.checkLabel(l)
 	}
 	b.checkPools(d)
 	e.removes = b.removedPools(d)
@@ -198,54 +200,39 @@ func (b *builder) compileEffect(c *compiler, d *effectDoc) effect {
 }
 
 // known reports a literal that the configuration does not know.
-func (b *builder) known(at node, field, what, name string, names []string) {
-	if !slices.Contains(names, name) {
-		at.path += "." + field
-		at.errorf(b.p, "the configuration has no %s %q%s", what, cut(name, 80), didYouMean(name, names))
+func (b *builder) known(l literal, what string, names []string) {
+	if l.text != "" && !slices.Contains(names, l.text) {
+		l.at.errorf(b.p, "the configuration has no %s %q%s", what, cut(l.text, 80), didYouMean(l.text, names))
 	}
 }
 
-func (b *builder) checkLabel(at node, label string) {
-	if !isName(label) {
-		at.path += ".addLabels"
-		at.errorf(b.p, "label %q is not allowed: use 1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends", cut(label, 80))
-		return
-	}
-	if b.cfg.Labels != nil {
-		b.known(at, "addLabels", "label", label, b.cfg.Labels)
+func (b *builder) checkLabel(l literal) {
+	switch {
+	case l.text != "" && !isName(l.text):
+		l.at.errorf(b.p, "label %q is not allowed: use 1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends", cut(l.text, 80))
+	case b.cfg.Labels != nil:
+		b.known(l, "label", b.cfg.Labels)
 	}
 }
 
 func (b *builder) checkPools(d *effectDoc) {
 	pools := make([]string, len(b.cfg.Pools))
-	keys := map[string][]string{}
+	values := map[string][]string{}
 	for i, p := range b.cfg.Pools {
 		pools[i] = p.Name
 		for k, v := range p.Labels {
-			keys[k] = append(keys[k], v)
+			values[k] = append(values[k], v)
 		}
 	}
-	for _, name := range d.allowPools {
-		b.known(d.at, "route.allowPools", "pool", name, pools)
+	for _, l := range slices.Concat(d.allowPools, d.denyPools) {
+		b.known(l, "pool", pools)
 	}
-	for _, name := range d.denyPools {
-		b.known(d.at, "route.denyPools", "pool", name, pools)
-	}
-	for k, v := range d.poolLabels {
-		b.known(d.at, "route.requirePoolLabels", "pool label", k, mapKeys(keys))
-		if values, ok := keys[k]; ok {
-			b.known(d.at, "route.requirePoolLabels", "pool with the label "+k+":", v, values)
+	for _, l := range d.poolLabels {
+		b.known(l.key, "pool label", slices.Sorted(maps.Keys(values)))
+		if known, ok := values[l.key.text]; ok {
+			b.known(l.value, "pool whose label "+l.key.text+" is", known)
 		}
 	}
-}
-
-func mapKeys(m map[string][]string) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }
 
 // removedPools marks the pools that an effect takes away. Intersecting the
@@ -255,12 +242,13 @@ func (b *builder) removedPools(d *effectDoc) []bool {
 	if len(d.allowPools)+len(d.denyPools)+len(d.poolLabels) == 0 {
 		return nil
 	}
+	allow, deny := texts(d.allowPools), texts(d.denyPools)
 	out := make([]bool, len(b.cfg.Pools))
 	for i, p := range b.cfg.Pools {
-		out[i] = len(d.allowPools) > 0 && !slices.Contains(d.allowPools, p.Name) || slices.Contains(d.denyPools, p.Name)
-		for k, v := range d.poolLabels {
-			got, ok := p.Labels[k]
-			out[i] = out[i] || !ok || got != v
+		out[i] = len(allow) > 0 && !slices.Contains(allow, p.Name) || slices.Contains(deny, p.Name)
+		for _, l := range d.poolLabels {
+			got, ok := p.Labels[l.key.text]
+			out[i] = out[i] || !ok || got != l.value.text
 		}
 	}
 	return out

@@ -23,6 +23,8 @@ type Set struct {
 	// enforced and warned bindings together, and those that only audit, each in
 	// the order of evaluation.
 	live, shadow []*binding
+	// shared counts the expressions that share their results.
+	shared int
 	// pools by the model that they serve, as indices into cfg.Pools.
 	serving map[string][]int
 }
@@ -126,6 +128,7 @@ func build(p *problems, cfg *Config, docs documents) *Set {
 		bd.policy = compiledBy[bd.doc.policy]
 	}
 	s.order(bindings)
+	s.share()
 	if len(p.list) == 0 {
 		b.review(s)
 		s.warnings = b.warnings
@@ -226,6 +229,37 @@ func (s *Set) order(all []*binding) {
 			s.live = append(s.live, b)
 		}
 	}
+}
+
+// share numbers the expressions with equal texts that read nothing of their
+// policy or binding. Typically those are match conditions, so that 20 policies
+// for the same operations look at the operation once.
+func (s *Set) share() {
+	byText := map[string][]*expression{}
+	for _, c := range s.policies {
+		for _, x := range c.expressions() {
+			if !x.private() {
+				byText[x.text] = append(byText[x.text], x)
+			}
+		}
+	}
+	for _, text := range slices.Sorted(maps.Keys(byText)) {
+		if same := byText[text]; len(same) > 1 {
+			s.shared++
+			for _, x := range same {
+				x.shared = s.shared
+			}
+		}
+	}
+}
+
+// private reports whether an expression reads what differs between policies,
+// bindings or the phases of a request.
+func (x *expression) private() bool {
+	return slices.ContainsFunc(x.reads, func(name string) bool {
+		space, _, _ := strings.Cut(name, ".")
+		return slices.Contains([]string{"params", "variables", "effective", "usage"}, space)
+	})
 }
 
 // Revision identifies the set: sha256: and the digest of its policies and

@@ -116,12 +116,17 @@ func (z *sizer) of(e ast.Expr, sc *locals) valueSize {
 func element(s valueSize) valueSize { return valueSize{s.elem, unbounded, unbounded} }
 
 func (z *sizer) isScalar(e ast.Expr) bool {
-	switch z.checked.GetType(e.ID()).Kind() {
-	case types.BoolKind, types.IntKind, types.UintKind, types.DoubleKind, types.DurationKind, types.TimestampKind:
+	switch t := z.checked.GetType(e.ID()); t.Kind() {
+	case types.BoolKind, types.IntKind, types.UintKind, types.DoubleKind, types.DurationKind, types.TimestampKind, types.TypeKind, types.NullTypeKind:
 		return true
+	case types.OpaqueKind:
+		return isAddress(t)
 	}
 	return false
 }
+
+// isAddress reports whether a type is one of the network library's.
+func isAddress(t *types.Type) bool { return t.TypeName() == "net.IP" || t.TypeName() == "net.CIDR" }
 
 func literalSize(e ast.Expr) uint64 {
 	switch v := e.AsLiteral().(type) {
@@ -262,7 +267,7 @@ func (z *sizer) text(e ast.Expr, sc *locals) uint64 {
 	case types.MapKind:
 		return mul(s.self, add(textOf(t.Parameters()[0], s.key), add(textOf(t.Parameters()[1], s.elem), 8)))
 	case types.OpaqueKind:
-		if name := t.TypeName(); name == "net.IP" || name == "net.CIDR" {
+		if isAddress(t) {
 			return scalarText
 		}
 		return unbounded

@@ -187,6 +187,9 @@ func (c *compiler) describeUnknown(parts []string) string {
 	case parts[0] == "variables" && len(parts) > 1:
 		return fmt.Sprintf("unknown name %q: the policy declares no such variable%s", name, c.suggest(name, "variables."))
 	}
+	if len(parts) == 1 && slices.Contains(topLevel, name) {
+		return fmt.Sprintf("there is no object %q: its fields are variables of their own, each read by its whole name", name)
+	}
 	full := strings.Join(parts, ".")
 	if hint := c.suggest(full, ""); hint != "" {
 		return fmt.Sprintf("unknown name %q%s", full, hint)

@@ -197,9 +197,9 @@ func (b *builder) reviewEffect(c *compiled, e *effect) {
 		b.warn(WarnIgnore, at, "failurePolicy Ignore drops this effect when it fails, which opens what it protects: use Fail")
 	}
 	if e.override {
-		b.warn(WarnOverride, at, "override lifts requests to class %s above what other policies say", e.doc.class)
+		b.warn(WarnOverride, at, "override lifts requests to class %s above what other policies say", e.doc.class.text)
 	} else if def := slices.Index(b.cfg.Classes, b.cfg.DefaultClass); e.class >= 0 && e.class < def {
-		b.warn(WarnRaise, at, "names class %s, above the default %s, where no other policy names one", e.doc.class, b.cfg.DefaultClass)
+		b.warn(WarnRaise, at, "names class %s, above the default %s, where no other policy names one", e.doc.class.text, b.cfg.DefaultClass)
 	}
 	if e.isolation >= 0 && e.isolation < isolationRank(b.cfg.DefaultIsolation) {
 		b.warn(WarnLoosen, at, "names isolation %s, looser than the default %s, where no other policy names one", e.doc.isolation, b.cfg.DefaultIsolation)

@@ -15,7 +15,9 @@ import (
 func unknownNames(rules []policy.RuleInfo, s *policy.TestSuite, c *policy.TestCase) []string {
 	var out []string
 	known := func(where, name string, kinds ...policy.RuleKind) {
-		match := func(r policy.RuleInfo) bool { return r.Rule == name && (len(kinds) == 0 || slices.Contains(kinds, r.Kind)) }
+		match := func(r policy.RuleInfo) bool {
+			return r.Rule == name && (len(kinds) == 0 || slices.Contains(kinds, r.Kind))
+		}
 		if !slices.ContainsFunc(rules, match) {
 			out = append(out, fmt.Sprintf("%s: there is no such rule: %s", where, name))
 		}

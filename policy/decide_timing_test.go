@@ -1,0 +1,61 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// timingSet has 20 policies with three expressions each, all of which match:
+// the usual mixture of conditions, look-ups in lists and maps, and limits.
+func timingSet(tb testing.TB, matching int) *Set {
+	var b strings.Builder
+	for i := range 20 {
+		op := "['chat', 'completion', 'messages']"
+		if i >= matching {
+			op = "['embeddings']"
+		}
+		switch i % 4 {
+		case 0:
+			fmt.Fprintf(&b, "%s", policyText(fmt.Sprintf("p%d", i), fmt.Sprintf(`
+  matchConditions: [{ name: m, expression: "request.operation in %s" }]
+  validations: [{ name: v, expression: "tenant.tier in ['gold', 'silver'] && request.n <= 8", message: no }]
+  effects: [{ name: e, when: "'batch' in principal.groups", qos: { class: batch } }]`, op), "Deny"))
+		case 1:
+			fmt.Fprintf(&b, "%s", policyText(fmt.Sprintf("p%d", i), fmt.Sprintf(`
+  matchConditions: [{ name: m, expression: "request.operation in %s" }]
+  variables: [{ name: zone, expression: "tenant.labels[?'zone'].orValue('onprem')" }]
+  effects: [{ name: e, when: "variables.zone == 'eu'", route: { requirePoolLabels: { zone: eu } } }]`, op), "Deny"))
+		case 2:
+			fmt.Fprintf(&b, "%s", policyText(fmt.Sprintf("p%d", i), fmt.Sprintf(`
+  matchConditions: [{ name: m, expression: "request.operation in %s" }]
+  validations:
+    - { name: v, expression: "!request.model.startsWith('external/')", message: no }
+    - { name: w, expression: "request.max_tokens.orValue(0) <= 100000", message: no }`, op), "Deny"))
+		case 3:
+			fmt.Fprintf(&b, "%s", policyText(fmt.Sprintf("p%d", i), fmt.Sprintf(`
+  matchConditions: [{ name: m, expression: "request.operation in %s" }]
+  limits: [{ name: l, unit: requests, window: 1m, limit: "tenant.tier == 'gold' ? 600 : 60", key: [tenant.id] }]`, op), "Deny"))
+		}
+	}
+	return mustLoad(tb, testConfig(), b.String())
+}
+
+func BenchmarkDecide(b *testing.B) {
+	for _, matching := range []int{20, 5, 0} {
+		b.Run(fmt.Sprintf("policies=20/matching=%d", matching), func(b *testing.B) {
+			s := timingSet(b, matching)
+			in := testInput()
+			d := s.Decide(context.Background(), in)
+			if !d.Allow {
+				b.Fatalf("denied: %+v", d.Denials)
+			}
+			b.ReportMetric(float64(d.Cost.Expressions), "expressions")
+			b.ReportAllocs()
+			for b.Loop() {
+				s.Decide(context.Background(), in)
+			}
+		})
+	}
+}

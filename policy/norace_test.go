@@ -1,0 +1,5 @@
+//go:build !race
+
+package policy
+
+const raceFactor = 1
