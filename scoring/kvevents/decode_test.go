@@ -263,7 +263,7 @@ func TestDecodeTruncated(t *testing.T) {
 	f("extension of 4 G", "\x91\xc9\xff\xff\xff\xff\x01")
 	f("half a hash", "\x92\xacBlockRemoved\x91\xcf\x00\x00")
 	f("a code that does not exist", "\xc1")
-	f("a deep nest", wire(strings.Repeat("\x91", 1<<20)))
+	f("a deep nest", wire(strings.Repeat("\x91", 1<<18)))
 }
 
 func TestDecodeLimits(t *testing.T) {

@@ -76,7 +76,7 @@ func keepAlive() net.KeepAliveConfig {
 // newLink performs the handshake over conn and owns it from then on, also if
 // it fails.
 func newLink(ctx context.Context, conn net.Conn, typ zmq4.SocketType, server bool, timeout time.Duration) (*link, error) {
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	stop := onDone(ctx, func() { conn.Close() })
 	defer stop()
 	err := conn.SetDeadline(time.Now().Add(timeout))
 	if err == nil {
@@ -92,6 +92,21 @@ func newLink(ctx context.Context, conn net.Conn, typ zmq4.SocketType, server boo
 		return nil, ctx.Err()
 	}
 	return nil, fmt.Errorf("cannot open a ZMTP connection: %w", err)
+}
+
+// onDone runs f when ctx ends. The returned function calls that off; if f has
+// begun, it waits for its end, so that nothing is left running.
+func onDone(ctx context.Context, f func()) (stop func()) {
+	done := make(chan struct{})
+	unregister := context.AfterFunc(ctx, func() {
+		defer close(done)
+		f()
+	})
+	return func() {
+		if !unregister() {
+			<-done
+		}
+	}
 }
 
 // openZMTP performs the handshake. The library takes a peer's metadata apart

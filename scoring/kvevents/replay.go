@@ -64,7 +64,7 @@ func readReplay(ctx context.Context, endpoint string, from uint64, timeout time.
 		return fmt.Errorf("cannot connect to replay endpoint: %w", err)
 	}
 	defer l.close()
-	stop := context.AfterFunc(ctx, l.close)
+	stop := onDone(ctx, l.close)
 	defer stop()
 	var start [8]byte
 	binary.BigEndian.PutUint64(start[:], from)
@@ -104,7 +104,7 @@ func readReplay(ctx context.Context, endpoint string, from uint64, timeout time.
 func decodeReplay(ctx context.Context, q *byteQueue, ch chan<- received, free *batchPool) error {
 	// Whatever ends the decoding must release a reader that waits for room.
 	defer q.close(context.Canceled)
-	stop := context.AfterFunc(ctx, func() { q.close(ctx.Err()) })
+	stop := onDone(ctx, func() { q.close(ctx.Err()) })
 	defer stop()
 	for {
 		m, err := q.pop()

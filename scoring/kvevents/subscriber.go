@@ -186,22 +186,18 @@ func (c *connector) accept(ctx context.Context) (net.Conn, error) {
 	if err := ln.SetDeadline(time.Time{}); err != nil {
 		return nil, err
 	}
-	fired := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(fired)
+	stop := onDone(ctx, func() {
 		_ = ln.SetDeadline(time.Unix(1, 0)) // wakes Accept, which reports it
 	})
 	conn, err := c.ln.Accept()
-	if !stop() {
-		<-fired
-	}
+	stop()
 	return conn, err
 }
 
 // session follows one live connection until it breaks or ctx ends, and owns l.
 func (s *Subscriber) session(ctx context.Context, l *link) error {
 	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(ctx, l.close)
+	stop := onDone(ctx, l.close)
 	live := make(chan received, 256)
 	var readErr error
 	var wg sync.WaitGroup
