@@ -3,10 +3,12 @@ package gatewaytest
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -110,7 +112,7 @@ func (c *Client) Closed() string {
 	c.t.Helper()
 	c.deadline()
 	rest, err := io.ReadAll(c.in)
-	if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
 		c.t.Fatalf("the connection is still open after %v", patience)
 	}
 	return string(rest)

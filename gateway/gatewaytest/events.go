@@ -2,6 +2,7 @@ package gatewaytest
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"strings"
 )
@@ -37,7 +38,7 @@ func (r *EventReader) Next() (Event, error) {
 	for {
 		line, err := r.in.ReadString('\n')
 		ev.Raw += line
-		if err == io.EOF && ev.Raw != "" {
+		if errors.Is(err, io.EOF) && ev.Raw != "" {
 			return ev, io.ErrUnexpectedEOF
 		}
 		if err != nil {
@@ -67,7 +68,7 @@ func (r *EventReader) All() ([]Event, error) {
 	var events []Event
 	for {
 		ev, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return events, nil
 		}
 		if err != nil {

@@ -6,20 +6,26 @@ import (
 	"testing"
 )
 
+// refusal scans a body that must be refused.
+func refusal(t testing.TB, req *Request, op Operation, body string) *Error {
+	t.Helper()
+	err := Scan(req, op, []byte(body))
+	var e *Error
+	if !errors.As(err, &e) {
+		t.Fatalf("Scan(%q) = %v, want an *Error", body, err)
+	}
+	return e
+}
+
 func TestScanErrors(t *testing.T) {
 	var req Request
 	f := func(op Operation, body, code, param, message string) {
 		t.Helper()
-		err := Scan(&req, op, []byte(body))
-		var e *Error
-		if !errors.As(err, &e) {
-			t.Errorf("Scan(%q) = %v, want an *Error", body, err)
-			return
-		}
+		e := refusal(t, &req, op, body)
 		if e.Status != 400 || e.Code != code || e.Param != param || e.Message != message {
 			t.Errorf("Scan(%q)\n got %d %s %q %s\nwant 400 %s %q %s", body, e.Status, e.Code, e.Param, e.Message, code, param, message)
 		}
-		if e.Body() != (ErrorBody{Message: message, Type: "invalid_request_error", Param: param, Code: code}) || err.Error() != message {
+		if e.Body() != (ErrorBody{Message: message, Type: "invalid_request_error", Param: param, Code: code}) || e.Error() != message {
 			t.Errorf("the error's body is %+v", e.Body())
 		}
 	}
@@ -158,10 +164,8 @@ func TestScanDuplicates(t *testing.T) {
 	var req Request
 	f := func(op Operation, body, param string) {
 		t.Helper()
-		err := Scan(&req, op, []byte(body))
-		var e *Error
-		if !errors.As(err, &e) || e.Code != "duplicate_key" || e.Param != param || e.Status != 400 {
-			t.Errorf("Scan(%s) = %v, want duplicate_key for %s", body, err, param)
+		if e := refusal(t, &req, op, body); e.Code != "duplicate_key" || e.Param != param || e.Status != 400 {
+			t.Errorf("Scan(%s) = %+v, want duplicate_key for %s", body, e, param)
 		}
 	}
 	for _, name := range []string{
@@ -230,9 +234,9 @@ func TestScanErrorsHoldNoContent(t *testing.T) {
 		`{"model":"s3cr3t\ud800","messages":[]}`, `{"model":"` + strings.Repeat(secret, 100) + `","messages":[]}`,
 		`{"model":"m","messages":[{"s3cr3t":{"type":"s3cr3t","type":"s3cr3t"}}]}`,
 	} {
-		err := Scan(&req, Chat, []byte(body))
-		if err == nil || strings.Contains(err.Error(), secret) || strings.Contains(err.(*Error).Param, secret) {
-			t.Errorf("Scan(%s) = %v", body, err)
+		e := refusal(t, &req, Chat, body)
+		if strings.Contains(e.Message, secret) || strings.Contains(e.Param, secret) {
+			t.Errorf("Scan(%s) = %+v", body, e)
 		}
 	}
 }

@@ -203,12 +203,14 @@ func TestScanSizes(t *testing.T) {
 	f := func(body string, param string) {
 		t.Helper()
 		var req Request
-		err := Scan(&req, Chat, []byte(body))
-		if param == "" && err != nil {
-			t.Errorf("a body at the limit fails: %v", err)
+		if param == "" {
+			if err := Scan(&req, Chat, []byte(body)); err != nil {
+				t.Errorf("a body at the limit fails: %v", err)
+			}
+			return
 		}
-		if param != "" && (err == nil || err.(*Error).Param != param) {
-			t.Errorf("a body over the limit gives %v, want an error for %s", err, param)
+		if e := refusal(t, &req, Chat, body); e.Param != param {
+			t.Errorf("a body over the limit gives %+v, want an error for %s", e, param)
 		}
 	}
 	model := func(n int) string { return `{"model":"` + strings.Repeat("é", n) + `","messages":[]}` }
@@ -230,8 +232,8 @@ func TestScanSizes(t *testing.T) {
 	}
 	f(deep(128), "")
 	var req Request
-	if err := Scan(&req, Chat, []byte(deep(129))); err == nil || err.(*Error).Code != "invalid_json" {
-		t.Errorf("129 levels give %v", err)
+	if e := refusal(t, &req, Chat, deep(129)); e.Code != "invalid_json" {
+		t.Errorf("129 levels give %+v", e)
 	}
 }
 

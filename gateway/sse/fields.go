@@ -51,15 +51,15 @@ func (s *Scanner) joinData(fields []byte) []byte {
 
 // cutLine returns the first line of b without its end, and what follows.
 func cutLine(b []byte) (line, rest []byte) {
-	for i, c := range b {
-		switch {
-		case c == '\n', c == '\r' && (i+1 == len(b) || b[i+1] != '\n'):
-			return b[:i:i], b[i+1:]
-		case c == '\r':
-			return b[:i:i], b[i+2:]
-		}
+	n := lineLength(b)
+	line, rest = b[:n:n], b[n:]
+	switch {
+	case len(rest) > 1 && rest[0] == '\r' && rest[1] == '\n':
+		return line, rest[2:]
+	case len(rest) > 0:
+		return line, rest[1:]
 	}
-	return b, nil
+	return line, nil
 }
 
 // cutField splits a line at its first colon and drops one space after it. The

@@ -157,39 +157,42 @@ func (s *Scanner) max() int {
 // offset after it, or the end of the buffer and false. Bytes once looked at are
 // not looked at again.
 func (s *Scanner) find() (end int, ok bool) {
-	for s.pos < len(s.buf) {
-		c := s.buf[s.pos]
-		if s.skip {
+	for {
+		if s.skip && s.pos < len(s.buf) {
 			s.skip = false
-			if c == '\n' {
+			if s.buf[s.pos] == '\n' {
 				s.pos++
 				s.line = s.pos
-				continue
 			}
 		}
-		switch c {
-		case '\n':
-			if s.endLine(endLF, 1) {
-				return s.pos, true
-			}
-		case '\r':
-			if s.pos+1 < len(s.buf) {
-				if s.carriageReturn(s.buf[s.pos+1] == '\n') {
-					return s.pos, true
-				}
-				continue
-			}
-			if !s.blank() || s.last != endCR {
-				return len(s.buf), false
-			}
-			if s.carriageReturn(false) {
-				return s.pos, true
-			}
+		s.pos += lineLength(s.buf[s.pos:])
+		var ends bool
+		switch left := s.buf[s.pos:]; {
+		case len(left) == 0:
+			return s.pos, false
+		case left[0] == '\n':
+			ends = s.endLine(endLF, 1)
+		case len(left) > 1:
+			ends = s.carriageReturn(left[1] == '\n')
+		case s.blank() && s.last == endCR:
+			ends = s.carriageReturn(false)
 		default:
-			s.pos++
+			return len(s.buf), false
+		}
+		if ends {
+			return s.pos, true
 		}
 	}
-	return len(s.buf), false
+}
+
+// lineLength returns the number of bytes before the first CR or LF.
+func lineLength(b []byte) int {
+	for i, c := range b {
+		if c == '\n' || c == '\r' {
+			return i
+		}
+	}
+	return len(b)
 }
 
 // carriageReturn ends the line at the CR at pos, which an LF follows or not.
