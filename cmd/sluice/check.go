@@ -97,6 +97,8 @@ func (c *checker) summary(cfg *Config, docs *documents) {
 		count(len(docs.directory.Tenants()), "tenant"), count(len(docs.directory.Keys()), "key"),
 		count(len(cfg.Models), "model"), count(len(cfg.Pools), "pool"), count(workers, "worker"))
 	fmt.Fprintf(c.out, "policy revision %s\n", docs.policies.Revision())
+	own, tenants := ownSeries(cfg, docs.policies), metricsConfig(cfg, docs).SeriesBound()
+	fmt.Fprintf(c.out, "at most %d metric series: %d of the gateway, %d of tenants\n", own+tenants, own, tenants)
 }
 
 func (c *checker) warn(w Issue) {

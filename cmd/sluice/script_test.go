@@ -16,7 +16,14 @@ import (
 // `< FILE` and `> FILE`. Lines from standard error carry a leading "2|", and an exit code other than 0 is
 // shown in brackets. Lines before the first command stay as they are.
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/script/*.txt")
+	playScripts(t, "testdata/script/*.txt", nil)
+}
+
+// playScripts plays the transcripts that glob names. folders are copied beside the files of the
+// transcript, by the name they get.
+func playScripts(t *testing.T, glob string, folders map[string]string) {
+	t.Helper()
+	files, err := filepath.Glob(glob)
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no transcripts: %v", err)
 	}
@@ -33,6 +40,11 @@ func TestScripts(t *testing.T) {
 			dir := t.TempDir()
 			if err := os.CopyFS(dir, os.DirFS("testdata/script/files")); err != nil {
 				t.Fatal(err)
+			}
+			for name, from := range folders {
+				if err := os.CopyFS(filepath.Join(dir, name), os.DirFS(from)); err != nil {
+					t.Fatal(err)
+				}
 			}
 			t.Chdir(dir)
 			p := player{keyID: "new-key-id-0"}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/sluicegate/sluice/policy"
+)
+
+// metricFamily is one exported metric, for the bound on series. A test holds the list to the metrics that
+// metrics.go and collector.go define.
+type metricFamily struct {
+	name    string
+	labels  []string
+	buckets int // of a histogram; 0 for counters and gauges
+}
+
+func metricFamilies() []metricFamily {
+	ttft, duration, body := len(ttftBuckets), len(durationBuckets), len(bodyBuckets)
+	return []metricFamily{
+		{"sluice_build_info", []string{"version", "go_version"}, 0},
+		{"sluice_config_info", []string{"digest"}, 0},
+		{"sluice_http_requests_total", []string{"route", "method", "status", "dialect"}, 0},
+		{"sluice_http_framing_rejections_total", []string{"reason"}, 0},
+		{"sluice_http_request_duration_seconds", []string{"route"}, duration},
+		{"sluice_http_request_body_bytes", []string{"route"}, body},
+		{"sluice_http_requests_in_flight", []string{"route"}, 0},
+		{"sluice_http_connections", nil, 0},
+		{"sluice_auth_failures_total", []string{"reason"}, 0},
+		{"sluice_client_disconnects_total", []string{"phase"}, 0},
+		{"sluice_stream_errors_total", []string{"route", "code"}, 0},
+		{"sluice_sse_malformed_total", []string{"route"}, 0},
+		{"sluice_usage_unknown_total", []string{"model", "reason"}, 0},
+		{"sluice_policy_decisions_total", []string{"policy", "rule", "decision"}, 0},
+		{"sluice_policy_errors_total", []string{"policy", "reason"}, 0},
+		{"sluice_policy_eval_seconds", nil, len(overheadBuckets)},
+		{"sluice_policy_eval_cost", nil, 9},
+		{"sluice_ratelimit_rejections_total", []string{"limit", "unit"}, 0},
+		{"sluice_ratelimit_counters", nil, 0},
+		{"sluice_ratelimit_open_reservations", nil, 0},
+		{"sluice_upstream_attempts_total", []string{"pool", "worker", "status"}, 0},
+		{"sluice_upstream_retries_total", []string{"pool", "reason"}, 0},
+		{"sluice_ttft_seconds", []string{"model", "pool", "class"}, ttft},
+		{"sluice_ttft_upstream_seconds", []string{"model", "pool", "class"}, ttft},
+		{"sluice_time_per_output_token_seconds", []string{"model", "pool", "class"}, len(tokenBuckets)},
+		{"sluice_overhead_seconds", []string{"phase"}, len(overheadBuckets)},
+		{"sluice_draining", nil, 0},
+		{"sluice_worker_ready", []string{"pool", "worker"}, 0},
+		{"sluice_route_prompts_total", []string{"tokens"}, 0},
+		{"sluice_route_prediction_error_ratio", nil, 13},
+		{"sluice_route_worker_requests", []string{"pool", "worker"}, 0},
+		{"sluice_route_worker_prefill_tokens", []string{"pool", "worker"}, 0},
+		{"sluice_route_worker_prediction_ratio", []string{"pool", "worker", "quantile"}, 0},
+		{"sluice_route_picks_total", []string{"result"}, 0},
+		{"sluice_route_prompt_tokens_total", nil, 0},
+		{"sluice_route_cached_tokens_total", nil, 0},
+		{"sluice_route_prediction_relative_error", []string{"quantile"}, 0},
+		{"sluice_route_tokenizer_state", []string{"model", "state"}, 0},
+		{"sluice_route_tokenised_total", []string{"model", "source"}, 0},
+		{"sluice_kv_index_keys", nil, 0},
+		{"sluice_kv_index_blocks", nil, 0},
+		{"sluice_kv_index_bytes", nil, 0},
+		{"sluice_kv_held_blocks", nil, 0},
+		{"sluice_kv_view", []string{"worker", "state"}, 0},
+		{"sluice_kv_batches_total", []string{"worker", "rank"}, 0},
+		{"sluice_kv_gaps_total", []string{"worker", "rank"}, 0},
+		{"sluice_kv_replays_total", []string{"worker", "rank"}, 0},
+		{"sluice_kv_skipped_events_total", []string{"worker", "rank"}, 0},
+		{"sluice_kv_reconnects_total", []string{"worker", "rank"}, 0},
+		{"sluice_ledger_errors_total", []string{"reason"}, 0},
+		{"sluice_ledger_rows_total", nil, 0},
+		{"sluice_ledger_queue", nil, 0},
+		{"sluice_ledger_open_intents", nil, 0},
+		{"sluice_ledger_recovered", nil, 0},
+	}
+}
+
+// Sizes of the labels whose values are words of the code and not names of the configuration: as many as
+// there are, or a round number above.
+var fixedLabels = map[string]int{
+	"route": 7, "method": 8, "status": 64, "dialect": 2, "phase": 6, "code": 16, "reason": 16, "decision": 4, "unit": 6,
+	"quantile": 2, "result": 3, "state": 5, "source": 3, "tokens": 2, "version": 1, "go_version": 1, "digest": 1,
+	// One rank for each worker: data parallelism is the engines' own setting. A worker with n ranks adds
+	// n - 1 times its sluice_kv_* series.
+	"rank": 1,
+}
+
+// ownSeries returns the most series that the gateway's own metrics can have, those of tenants apart: for
+// each metric the product of the numbers of values that its labels can take. Labels that follow from
+// another one (the dialect from the route, the pool from the worker) add nothing.
+func ownSeries(cfg *Config, set *policy.Set) int {
+	sizes := make(map[string]int, len(fixedLabels)+8)
+	for label, n := range fixedLabels {
+		sizes[label] = n
+	}
+	sizes["model"], sizes["class"], sizes["pool"] = len(cfg.Models), len(cfg.Policy.Classes), len(cfg.Pools)
+	for i := range cfg.Pools {
+		sizes["worker"] += len(cfg.Pools[i].Workers)
+	}
+	policies := make(map[string]bool)
+	rules, limits := 1, 0 // a decision without a rule is an allow
+	for _, r := range set.Rules() {
+		rules++
+		if r.Kind == policy.LimitRule {
+			limits++
+		}
+		name, _, _ := strings.Cut(r.Rule, "/")
+		policies[name] = true
+	}
+	sizes["rule"], sizes["policy"], sizes["limit"] = rules, len(policies), limits
+	total := runtimeSeries()
+	for _, f := range metricFamilies() {
+		n := 1
+		for _, label := range f.labels {
+			if !implied(label, f.labels) {
+				n *= sizes[label]
+			}
+		}
+		if f.buckets > 0 {
+			n *= f.buckets + 3 // the bucket without an end, the sum and the count
+		}
+		total += n
+	}
+	return total
+}
+
+// implied reports whether a label's value follows from another label's.
+func implied(label string, labels []string) bool {
+	by := map[string]string{"dialect": "route", "pool": "worker", "policy": "rule", "unit": "limit"}[label]
+	return by != "" && slices.Contains(labels, by)
+}
+
+// runtimeSeries counts what the collectors of the Go runtime and the process export here.
+func runtimeSeries() int {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	families, err := reg.Gather()
+	if err != nil {
+		panic("BUG: the runtime's own collectors fail: " + err.Error())
+	}
+	n := 0
+	for _, f := range families {
+		for _, m := range f.Metric {
+			switch {
+			case m.Histogram != nil:
+				n += len(m.Histogram.Bucket) + 3
+			case m.Summary != nil:
+				n += len(m.Summary.Quantile) + 2
+			default:
+				n++
+			}
+		}
+	}
+	return n
+}
