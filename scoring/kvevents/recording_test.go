@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/sluicegate/sluice/scoring"
 )
@@ -34,6 +35,7 @@ type expectedFrame struct {
 	TS     float64         `json:"ts"`
 	Rank   int             `json:"rank"`
 	Events []expectedEvent `json:"events"`
+	Held   int             `json:"held"` // blocks in the cache after it
 }
 
 type expectedFile struct {
@@ -129,6 +131,81 @@ func TestDecodeRecordedReplay(t *testing.T) {
 	m, err := ParseFrames(replies[len(replies)-1])
 	if err != nil || !m.End {
 		t.Errorf("last reply is %+v, %v, want the end marker", m, err)
+	}
+}
+
+// The recording goes through a real fleet: after every batch its view holds as
+// many blocks as Python's set does, and picks find them.
+func TestRecordingInFleet(t *testing.T) {
+	var want expectedFile
+	readJSON(t, "expected.json", &want)
+	fleet := scoring.NewFleet(scoring.DefaultConfig())
+	now := time.Unix(1_796_000_000, 0)
+	id, err := fleet.Add(now, scoring.WorkerSpec{Name: "w1", Pool: "p", Models: []string{"tiny"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fleet.SetReady(now, id, true, "")
+	fleet.SetCapacity(id, 32, 512)
+	m := NewMachine(testMachineConfig())
+	m.cfg.Replay = false
+	var b Batch
+	do := func(actions []Action) {
+		for _, a := range actions {
+			switch a.Kind {
+			case ActApply:
+				fleet.ApplyEvents(now, id, 0, a.Item.Batch.Events)
+			case ActClear:
+				fleet.ClearView(id, 0)
+			case ActView:
+				fleet.SetView(id, 0, a.View)
+			}
+		}
+	}
+	cached := func(tokens []uint32, salt string) int {
+		t.Helper()
+		// One token more: the engine computes at least the last one itself.
+		r, err := fleet.Pick(now, &scoring.Request{
+			Model: "tiny", Pools: []string{"p"}, Tokens: append(tokens[:len(tokens):len(tokens)], 1), Salt: salt,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Done(now, scoring.NotSent)
+		return r.Cached()
+	}
+	do(m.Connected(now))
+	salted := 0
+	for i, frames := range recordedLive(t) {
+		msg, err := ParseFrames(frames)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Decode(msg.Payload, &b); err != nil {
+			t.Fatal(err)
+		}
+		do(m.Live(now, Item{Seq: msg.Seq, TS: b.TS, Batch: &b}))
+		view := fleet.Snapshot(now)[0].Views[0]
+		// The first recorded batch continues a prompt from before and waits.
+		if view.GPU != want.Live[i].Held || view.State != scoring.ViewPartial {
+			t.Errorf("seq %d: view %+v, want %d blocks", msg.Seq, view, want.Live[i].Held)
+		}
+		last := b.Events[len(b.Events)-1]
+		if last.Parent != "" {
+			continue
+		}
+		if got := cached(last.Tokens, last.Salt); got != len(last.Tokens) {
+			t.Errorf("seq %d: %d tokens found, want %d", msg.Seq, got, len(last.Tokens))
+		}
+		if last.Salt != "" {
+			salted++
+			if got := cached(last.Tokens, "tenant-b"); got != 0 {
+				t.Errorf("seq %d: another tenant finds %d tokens", msg.Seq, got)
+			}
+		}
+	}
+	if salted != 1 || m.Stats().Applied != 31 || m.Stats().Gaps != 0 {
+		t.Errorf("%d salted batches, machine %+v", salted, m.Stats())
 	}
 }
 

@@ -48,11 +48,30 @@ def frame(seq, payload):
     return {"seq": seq, "ts": ts, "rank": rank, "events": [event(e) for e in events]}
 
 
+def held(frames):
+    """Adds to each frame how many blocks the cache holds after it, as a set of
+    hashes knows it. A block whose parent was stored before the recording can't
+    be placed in a prompt, so it doesn't count."""
+    blocks = set()
+    for f in frames:
+        for e in f["events"]:
+            if e["type"] == "BlockStored":
+                if e["parent"] and e["parent"] not in blocks:
+                    continue
+                blocks.update(e["hashes"])
+            elif e["type"] == "BlockRemoved":
+                blocks.difference_update(e["hashes"])
+            else:
+                blocks.clear()
+        f["held"] = len(blocks)
+
+
 def main():
     live = [
         frame(f["seq"], base64.b64decode(f["payload_b64"]))
         for f in load("kv_events.json")["kv_event_frames"]
     ]
+    held(live)
     replay = []
     recorded = load("kv_replay.json")
     for reply in recorded["reply_frames_b64_first_5"] + recorded["reply_frames_b64_last_2"]:
