@@ -1,0 +1,123 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+// applicationID marks the file as a ledger for the file command and for us.
+const applicationID = 0x534c4331 // "SLC1"
+
+// migrations bring an older schema to the next version, in order. An entry that
+// has been released never changes; a change of the schema is a new entry.
+var migrations = []string{
+	`CREATE TABLE requests (
+		seq              INTEGER PRIMARY KEY,
+		id               TEXT NOT NULL UNIQUE,
+		request_id       TEXT NOT NULL,
+		decision_id      TEXT NOT NULL,
+		policy_revision  TEXT NOT NULL,
+		policy_rule      TEXT NOT NULL,
+		tenant           TEXT NOT NULL,
+		team             TEXT NOT NULL,
+		principal        TEXT NOT NULL,
+		key_id           TEXT NOT NULL,
+		operation        TEXT NOT NULL,
+		dialect          TEXT NOT NULL,
+		model            TEXT NOT NULL,
+		requested_model  TEXT NOT NULL,
+		pool             TEXT NOT NULL,
+		worker           TEXT NOT NULL,
+		class            TEXT NOT NULL,
+		labels           TEXT NOT NULL,
+		status           INTEGER NOT NULL,
+		error_code       TEXT NOT NULL,
+		outcome          TEXT NOT NULL,
+		phase            TEXT NOT NULL,
+		flags            INTEGER NOT NULL,
+		attempts         INTEGER NOT NULL,
+		input_tokens     INTEGER NOT NULL,
+		cached_tokens    INTEGER NOT NULL,
+		output_tokens    INTEGER NOT NULL,
+		reasoning_tokens INTEGER NOT NULL,
+		currency         TEXT NOT NULL,
+		input_price      INTEGER NOT NULL,
+		cached_price     INTEGER NOT NULL,
+		output_price     INTEGER NOT NULL,
+		input_cost       INTEGER NOT NULL,
+		cached_cost      INTEGER NOT NULL,
+		output_cost      INTEGER NOT NULL,
+		start_ns         INTEGER NOT NULL,
+		end_ns           INTEGER NOT NULL,
+		queue_ns         INTEGER NOT NULL,
+		ttft_ns          INTEGER NOT NULL,
+		duration_ns      INTEGER NOT NULL
+	) STRICT;
+	CREATE INDEX requests_by_end ON requests (end_ns);`,
+}
+
+// migrate brings the schema up to date, each step in a transaction of its own
+// together with the note that it was done.
+func migrate(ctx context.Context, db *sql.Conn) error {
+	version, err := schemaVersion(ctx, db)
+	if err != nil {
+		return err
+	}
+	if version > len(migrations) {
+		return fmt.Errorf("its schema is version %d, this program knows up to %d: use a newer program", version, len(migrations))
+	}
+	for v := version; v < len(migrations); v++ {
+		if err := step(ctx, db, v); err != nil {
+			return fmt.Errorf("cannot bring the schema to version %d: %w", v+1, err)
+		}
+	}
+	return nil
+}
+
+func step(ctx context.Context, db *sql.Conn, v int) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after Commit it has nothing to do
+	if v == 0 {
+		setup := fmt.Sprintf("PRAGMA application_id = %d; CREATE TABLE migrations (version INTEGER PRIMARY KEY, applied_ns INTEGER NOT NULL) STRICT;", applicationID)
+		if _, err := tx.ExecContext(ctx, setup); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.ExecContext(ctx, migrations[v]); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "INSERT INTO migrations VALUES (?, ?)", v+1, time.Now().UnixNano()); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// schemaVersion is 0 for an empty database and an error for one that holds
+// something else.
+func schemaVersion(ctx context.Context, db querier) (int, error) {
+	var id, tables int
+	if err := db.QueryRowContext(ctx, "PRAGMA application_id").Scan(&id); err != nil {
+		return 0, err
+	}
+	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema").Scan(&tables); err != nil {
+		return 0, err
+	}
+	if id != applicationID {
+		if tables == 0 && id == 0 {
+			return 0, nil
+		}
+		return 0, fmt.Errorf("the file is the database of another program (application id %#x): name another path", id)
+	}
+	var version int
+	err := db.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM migrations").Scan(&version)
+	return version, err
+}

@@ -1,0 +1,188 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"os"
+	"time"
+
+	"github.com/sluicegate/sluice/tenancy"
+)
+
+// Reader reads a ledger that another process may be writing. Safe for
+// concurrent use.
+type Reader struct {
+	path string
+	db   *sql.DB
+}
+
+// OpenReader opens an existing ledger for reading alone.
+func OpenReader(path string) (*Reader, error) {
+	r, err := openReader(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the ledger: %w", err)
+	}
+	return r, nil
+}
+
+func openReader(path string) (_ *Reader, err error) {
+	mode, err := readMode(path)
+	if err != nil {
+		return nil, err
+	}
+	db, err := openDB(path, mode, "query_only(1)", "busy_timeout(5000)")
+	if err != nil {
+		return nil, err
+	}
+	r := &Reader{path: path, db: db}
+	defer func() {
+		if err != nil {
+			db.Close()
+			err = fmt.Errorf("%s: %w", path, explain(err))
+		}
+	}()
+	version, err := schemaVersion(context.Background(), db)
+	if err != nil {
+		return nil, err
+	}
+	if version != len(migrations) {
+		return nil, fmt.Errorf("its schema is version %d, this program reads version %d", version, len(migrations))
+	}
+	return r, nil
+}
+
+// readMode is rw, under which SQLite can use the write-ahead log whether or not
+// a writer is there, or ro for users who may not write the file. query_only
+// keeps both from changing a row.
+func readMode(path string) (string, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	switch {
+	case err == nil:
+		return "rw", f.Close()
+	case errors.Is(err, fs.ErrPermission):
+		return "ro", nil
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("%s does not exist: the gateway makes it at its first start (%w)", path, err)
+	}
+	return "", err
+}
+
+// Rows is as Ledger.Rows.
+func (r *Reader) Rows(ctx context.Context, from, to time.Time) iter.Seq2[*tenancy.Row, error] {
+	return rowsFrom(ctx, r.db, r.path, from, to)
+}
+
+// Totals is as Ledger.Totals.
+func (r *Reader) Totals(ctx context.Context, from, to time.Time) ([]tenancy.Totals, error) {
+	return totalsFrom(ctx, r.db, r.path, from, to)
+}
+
+// Snapshot freezes the ledger as it is now: Rows and Totals of the result see
+// the same rows however many are added meanwhile. Close it soon: the writer's
+// log can't be cut back while a snapshot needs it.
+func (r *Reader) Snapshot(ctx context.Context) (*Snapshot, error) {
+	tx, err := r.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the ledger %s: %w", r.path, explain(err))
+	}
+	// SQLite fixes the state at the first read, not at BEGIN.
+	var n int
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 FROM requests LIMIT 1)").Scan(&n); err != nil {
+		_ = tx.Rollback()
+		return nil, fmt.Errorf("cannot read the ledger %s: %w", r.path, explain(err))
+	}
+	return &Snapshot{path: r.path, tx: tx}, nil
+}
+
+// Close releases the file. Snapshots are closed before it.
+func (r *Reader) Close() error { return r.db.Close() }
+
+// Snapshot is a frozen view of a ledger. Not for concurrent use.
+type Snapshot struct {
+	path string
+	tx   *sql.Tx
+}
+
+// Rows is as Ledger.Rows.
+func (s *Snapshot) Rows(ctx context.Context, from, to time.Time) iter.Seq2[*tenancy.Row, error] {
+	return rowsFrom(ctx, s.tx, s.path, from, to)
+}
+
+// Totals is as Ledger.Totals.
+func (s *Snapshot) Totals(ctx context.Context, from, to time.Time) ([]tenancy.Totals, error) {
+	return totalsFrom(ctx, s.tx, s.path, from, to)
+}
+
+// Close ends the view.
+func (s *Snapshot) Close() error {
+	if err := s.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		return err
+	}
+	return nil
+}
+
+type rowQuerier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+func rowsFrom(ctx context.Context, db rowQuerier, path string, from, to time.Time) iter.Seq2[*tenancy.Row, error] {
+	return func(yield func(*tenancy.Row, error) bool) {
+		fail := func(err error) { yield(nil, fmt.Errorf("cannot read the ledger %s: %w", path, explain(err))) }
+		rows, err := db.QueryContext(ctx,
+			"SELECT "+columnNames()+" FROM requests WHERE end_ns >= ? AND end_ns < ? ORDER BY end_ns, id",
+			dbNanos(from), dbNanos(to))
+		if err != nil {
+			fail(err)
+			return
+		}
+		defer rows.Close()
+		for rows.Next() {
+			row, err := scanRow(rows.Scan)
+			if err != nil {
+				fail(err)
+				return
+			}
+			if !yield(row, nil) {
+				return
+			}
+		}
+		if err := rows.Err(); err != nil {
+			fail(err)
+		}
+	}
+}
+
+func totalsFrom(ctx context.Context, db rowQuerier, path string, from, to time.Time) ([]tenancy.Totals, error) {
+	out, err := queryTotals(ctx, db, from, to)
+	if err != nil {
+		return nil, fmt.Errorf("cannot sum the ledger %s: %w", path, explain(err))
+	}
+	return out, nil
+}
+
+func queryTotals(ctx context.Context, db rowQuerier, from, to time.Time) ([]tenancy.Totals, error) {
+	rows, err := db.QueryContext(ctx, `SELECT currency, count(*),
+			sum(input_tokens), sum(cached_tokens), sum(output_tokens), sum(reasoning_tokens),
+			sum(input_cost), sum(cached_cost), sum(output_cost)
+		FROM requests WHERE end_ns >= ? AND end_ns < ? GROUP BY currency ORDER BY currency`,
+		dbNanos(from), dbNanos(to))
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var out []tenancy.Totals
+	for rows.Next() {
+		var t tenancy.Totals
+		if err := rows.Scan(&t.Currency, &t.Rows,
+			&t.InputTokens, &t.CachedTokens, &t.OutputTokens, &t.ReasoningTokens,
+			&t.Costs.Input, &t.Costs.CachedInput, &t.Costs.Output); err != nil {
+			return nil, err
+		}
+		out = append(out, t)
+	}
+	return out, rows.Err()
+}

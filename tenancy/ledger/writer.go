@@ -1,0 +1,147 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/url"
+	"os"
+	"reflect"
+	"strings"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver named "sqlite"
+)
+
+// result is the fate of one row of a committed batch.
+type result uint8
+
+const (
+	stored      result = iota // new, and durable now
+	repeated                  // the same row was stored before
+	conflicting               // another row has the id
+)
+
+// writer is the connection that writes. One goroutine uses it at a time.
+type writer struct {
+	db     *sql.DB
+	conn   *sql.Conn
+	insert *sql.Stmt
+	byID   *sql.Stmt
+	values []any
+}
+
+// openDB opens a pool for a file. The mode is SQLite's: rwc or ro.
+func openDB(path, mode string, pragmas ...string) (*sql.DB, error) {
+	q := url.Values{"mode": {mode}, "_txlock": {"immediate"}, "_pragma": pragmas}
+	// PathEscape keeps '?', '#' and '%' of a path from being read as URI syntax.
+	parts := strings.Split(path, "/")
+	for i := range parts {
+		parts[i] = url.PathEscape(parts[i])
+	}
+	return sql.Open("sqlite", "file:"+strings.Join(parts, "/")+"?"+q.Encode())
+}
+
+func openWriter(path string, busy time.Duration) (_ *writer, err error) {
+	// Rows name people and what they use: the file is its owner's alone. SQLite
+	// gives its side files the same permissions.
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, explain(err)
+	}
+	f.Close()
+	w := &writer{}
+	defer func() {
+		if err != nil {
+			w.close()
+			err = fmt.Errorf("%s: %w", path, explain(err))
+		}
+	}()
+	// FULL flushes the write-ahead log at every commit: a row that Record has
+	// acknowledged survives a loss of power.
+	w.db, err = openDB(path, "rwc",
+		fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()), "journal_mode(WAL)", "synchronous(FULL)")
+	if err != nil {
+		return nil, err
+	}
+	w.db.SetMaxOpenConns(1)
+	ctx := context.Background()
+	if w.conn, err = w.db.Conn(ctx); err != nil {
+		return nil, err
+	}
+	if err = migrate(ctx, w.conn); err != nil {
+		return nil, err
+	}
+	marks := strings.TrimSuffix(strings.Repeat("?, ", len(columns)), ", ")
+	w.insert, err = w.conn.PrepareContext(ctx, "INSERT INTO requests ("+columnNames()+") VALUES ("+marks+") ON CONFLICT (id) DO NOTHING")
+	if err != nil {
+		return nil, err
+	}
+	w.byID, err = w.conn.PrepareContext(ctx, "SELECT "+columnNames()+" FROM requests WHERE id = ?")
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// commit stores the rows in one transaction. An error means that none is known
+// to be durable; otherwise each has its result.
+func (w *writer) commit(batch []*entry) ([]result, error) {
+	ctx := context.Background()
+	if _, err := w.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return nil, err
+	}
+	results := make([]result, len(batch))
+	for i, e := range batch {
+		res, err := w.store(ctx, e)
+		if err != nil {
+			w.rollback(ctx)
+			return nil, err
+		}
+		results[i] = res
+	}
+	if _, err := w.conn.ExecContext(ctx, "COMMIT"); err != nil {
+		w.rollback(ctx)
+		return nil, err
+	}
+	return results, nil
+}
+
+// rollback ends a transaction that failed. SQLite may have ended it already,
+// for instance when the disk is full, and then says so; that is no news.
+func (w *writer) rollback(ctx context.Context) { _, _ = w.conn.ExecContext(ctx, "ROLLBACK") }
+
+func (w *writer) store(ctx context.Context, e *entry) (result, error) {
+	w.values = appendValues(w.values[:0], &e.row)
+	res, err := w.insert.ExecContext(ctx, w.values...)
+	if err != nil {
+		return 0, err
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 1 {
+		return stored, err
+	}
+	there, err := scanRow(w.byID.QueryRowContext(ctx, e.row.ID).Scan)
+	if err != nil {
+		return 0, err
+	}
+	// Compared as stored: instants and empty lists have one form there.
+	if reflect.DeepEqual(appendValues(nil, there), w.values) {
+		return repeated, nil
+	}
+	return conflicting, nil
+}
+
+func (w *writer) close() error {
+	for _, stmt := range []*sql.Stmt{w.insert, w.byID} {
+		if stmt != nil {
+			stmt.Close()
+		}
+	}
+	if w.conn != nil {
+		w.conn.Close()
+	}
+	if w.db != nil {
+		return w.db.Close()
+	}
+	return nil
+}
