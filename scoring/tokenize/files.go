@@ -54,7 +54,12 @@ func readModel(fsys fs.FS, opts Options) (tokenizer, doc []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	s := settings{ContentFormat: opts.ContentFormat, Variables: map[string]string{}, Kwargs: opts.TemplateKwargs}
+	s := settings{
+		ContentFormat: opts.ContentFormat,
+		Variables:     map[string]string{},
+		Kwargs:        opts.TemplateKwargs,
+		AddedTokens:   []addedToken{},
+	}
 	if err := s.check(); err != nil {
 		return nil, nil, err
 	}

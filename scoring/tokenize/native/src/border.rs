@@ -179,6 +179,10 @@ pub unsafe extern "C" fn sluice_free(model: *mut Handle) {
     if !model.is_null() {
         let model = Box::from_raw(model);
         let _ = catch_unwind(AssertUnwindSafe(move || drop(model)));
+        // A model is a great many small allocations. The C library would keep
+        // their pages for the next ones.
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        libc::malloc_trim(0);
     }
 }
 
