@@ -117,7 +117,7 @@ func drawString(t *rapid.T, label string) string {
 		rapid.StringMatching(`[ a-z!#-\[\]-~]{0,12}`),
 		rapid.SampledFrom([]string{
 			`\"`, `\\`, `\/`, `\b`, `\f`, `\n`, `\r`, `\t`, `\u0000`, `\u00e9`, `\u00E9`, `\u2028`, `\ufffd`, `\uFFFF`,
-			`\ud83d\ude00`, `\ud800`, `\udc00`, `\ud800\ud800`, `\ud800\u0041`, `\udbff\udfff`, "é", "漢", "😀", "\u2028", "\x7f",
+			`\ud83d\ude00`, `\ud800`, `\udc00`, `\ud800\ud800`, `\ud800\u0041`, `\udc00\udc00`, `\udfff\udc00`, `\ud800\ud83d\ude00`, `\udbff\udfff`, "é", "漢", "😀", "\u2028", "\x7f",
 		}),
 	)
 	return `"` + strings.Join(rapid.SliceOfN(piece, 0, 6).Draw(t, label), "") + `"`

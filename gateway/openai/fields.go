@@ -123,4 +123,12 @@ type scanState struct {
 	scratch    []byte           // unescaped strings
 }
 
-func (s *scanState) reset() scanState { return scanState{scratch: s.scratch[:0]} }
+// maxScratch is the largest scratch memory kept from one body to the next.
+const maxScratch = 64 << 10
+
+func (s *scanState) reset() scanState {
+	if cap(s.scratch) > maxScratch {
+		return scanState{}
+	}
+	return scanState{scratch: s.scratch[:0]}
+}

@@ -145,6 +145,9 @@ func TestStreamLastValueWins(t *testing.T) {
 	f(chunk(`{"prompt_tokens":10,"completion_tokens":-5}`), Usage{Input: 10, Cached: 8, Output: 5, Reasoning: 2, CachedKnown: true, Known: true}, false)
 	f(`{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":6,"prompt_tokens_details":{"cached_tokens":0}}}`,
 		Usage{Input: 10, Output: 6, Reasoning: 2, CachedKnown: true, Known: true}, true)
+	f(chunk(`{"prompt_tokens":10,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":9},"completion_tokens_details":{"reasoning_tokens":5}}`),
+		Usage{Input: 10, Cached: 9, Output: 7, Reasoning: 5, CachedKnown: true, Known: true}, false)
+	f(chunk(`{"prompt_tokens":8,"completion_tokens":4}`), Usage{Input: 8, Output: 4, Known: true}, false)
 	s.Reset()
 	if s != (Stream{}) {
 		t.Errorf("after a reset: %+v", s)

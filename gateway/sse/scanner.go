@@ -86,10 +86,21 @@ func NewScanner(limit int) *Scanner {
 	return &Scanner{limit: limit}
 }
 
-// Reset makes the Scanner ready for another stream. It keeps its buffers and
-// its limit.
+// maxKept is the largest buffer kept by Reset: one huge event must not hold
+// its memory for as long as a pooled Scanner lives.
+const maxKept = 64 << 10
+
+// Reset makes the Scanner ready for another stream. It keeps its limit, and its
+// buffers unless they have grown large.
 func (s *Scanner) Reset() {
-	*s = Scanner{buf: s.buf[:0], join: s.join[:0], limit: s.limit}
+	*s = Scanner{buf: kept(s.buf), join: kept(s.join), limit: s.limit}
+}
+
+func kept(b []byte) []byte {
+	if cap(b) > maxKept {
+		return nil
+	}
+	return b[:0]
 }
 
 // Feed adds the next bytes of the stream. It copies p, and ends the validity of

@@ -122,6 +122,22 @@ func TestScannerViewsHold(t *testing.T) {
 	}
 }
 
+// A stream may last for days: what it needs must not grow with it.
+func TestScannerMemoryIsBounded(t *testing.T) {
+	var s Scanner
+	for range 10000 {
+		s.Feed([]byte("data: a\ndata: b\n\ndata: c\ndata: d\n\ndata: ha"))
+		for _, ok := s.Next(); ok; _, ok = s.Next() {
+		}
+		s.Feed([]byte("lf\n\n"))
+		for _, ok := s.Next(); ok; _, ok = s.Next() {
+		}
+	}
+	if cap(s.buf) > 200 || cap(s.join) > 200 {
+		t.Errorf("after 30000 events the buffers hold %d and %d bytes", cap(s.buf), cap(s.join))
+	}
+}
+
 // sameAtEveryCut checks that the events do not depend on the reads: the stream
 // cut in two at every offset, and cut into pieces of every size up to 9.
 func sameAtEveryCut(t testing.TB, stream string) {
@@ -274,5 +290,9 @@ func TestScannerReset(t *testing.T) {
 	s.Reset()
 	if scan(t, s, bytes.Repeat([]byte{'x'}, 30)); s.Err() == nil {
 		t.Error("a reset forgets the limit")
+	}
+	s.Feed(bytes.Repeat([]byte{'x'}, maxKept+1))
+	if s.Reset(); cap(s.buf) != 0 {
+		t.Errorf("a reset keeps a buffer of %d bytes", cap(s.buf))
 	}
 }
