@@ -12,15 +12,18 @@ const (
 	requestTimeLimit = 250 * time.Millisecond
 )
 
-// clock measures the evaluation of one request. It stands still during lazy
-// work. Programs with loops are given it as their context; while no such
-// program runs, no timer does.
+// timeLimits are the limits of one set. Tests of other limits widen them.
+type timeLimits struct{ expr, request time.Duration }
+
+// clock measures the programs with loops of one request; others end by
+// themselves. It stands still during lazy work, and while no such program runs
+// there is no timer. The programs are given it as their context.
 //
 // It is used by one goroutine. The timer's callback only closes done, which is
 // replaced no sooner than that has been seen.
 type clock struct {
-	began  time.Time
-	paused time.Duration
+	limits timeLimits
+	spent  time.Duration // by programs that have ended
 	timer  *time.Timer
 	done   chan struct{}
 	depth  int           // programs with loops inside one another
@@ -28,25 +31,18 @@ type clock struct {
 	left   time.Duration // what the timer had left then
 }
 
-func (c *clock) start() { c.began = time.Now() }
-
-// exceeded reports whether the request's time is used up.
-func (c *clock) exceeded() bool { return c.elapsed() > requestTimeLimit }
-
-func (c *clock) elapsed() time.Duration { return time.Since(c.began) - c.paused }
-
 // enter arms the timer for a program with loops. A program inside another
 // shares its time.
 func (c *clock) enter() context.Context {
-	if c.depth++; c.depth > 1 {
-		return (*clockContext)(c)
+	if c.depth++; c.depth == 1 {
+		c.arm(min(c.limits.expr, c.limits.request-c.spent))
 	}
-	c.arm(min(exprTimeLimit, requestTimeLimit-c.elapsed()))
 	return (*clockContext)(c)
 }
 
 func (c *clock) leave() {
 	if c.depth--; c.depth == 0 {
+		c.spent += time.Since(c.armed)
 		c.disarm()
 	}
 }
@@ -75,18 +71,20 @@ func (c *clock) disarm() {
 // took.
 func (c *clock) pause(work func()) time.Duration {
 	began := time.Now()
-	fired := false
-	if c.depth > 0 {
-		fired = !c.timer.Stop()
+	running := c.depth > 0
+	fired := running && !c.timer.Stop()
+	if running {
+		c.spent += began.Sub(c.armed)
 		c.left -= began.Sub(c.armed)
 	}
 	work()
-	took := time.Since(began)
-	c.paused += took
-	if c.depth > 0 && !fired {
+	if running {
+		c.armed = time.Now()
+	}
+	if running && !fired {
 		c.arm(c.left)
 	}
-	return took
+	return time.Since(began)
 }
 
 // clockContext is the clock as a context. It has no values, and a context

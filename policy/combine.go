@@ -20,11 +20,7 @@ const operationModels = "models"
 // combine merges what the bindings say, by rules that give the same result in
 // any order (section 5 of the format).
 func (e *evaluation) combine(d *Decision, found []judged) {
-	var all []fired
-	for _, j := range found {
-		all = append(all, j.fired...)
-	}
-	slices.SortFunc(all, func(a, b fired) int { return comparePositions(a.at, b.at) })
+	all := firedBy(found)
 	for _, f := range all {
 		d.Fired = append(d.Fired, f.ref)
 	}
@@ -41,6 +37,16 @@ func (e *evaluation) combine(d *Decision, found []judged) {
 	if e.in.Request.Operation != operationModels {
 		e.combinePools(d, all)
 	}
+}
+
+// firedBy lists the effects of all bindings in the order of reports.
+func firedBy(found []judged) []fired {
+	var all []fired
+	for _, j := range found {
+		all = append(all, j.fired...)
+	}
+	slices.SortFunc(all, func(a, b fired) int { return comparePositions(a.at, b.at) })
+	return all
 }
 
 func unionLabels(all []fired) []string {

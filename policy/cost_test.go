@@ -125,6 +125,7 @@ func TestActualCostStaysBelowEstimate(t *testing.T) {
 			continue
 		}
 		x := s.policies[0].validations[0].expr
+		s.times = timeLimits{time.Hour, time.Hour}
 		e := newEvaluation(context.Background(), s, largestInput())
 		a := e.bind(s.live[0])
 		for _, v := range s.policies[0].varNames {

@@ -58,14 +58,11 @@ func (s *Set) Shadow(ctx context.Context, in *Input, d *Decision) {
 			d.Errors = append(d.Errors, RuleRef{Mode: Shadow, ErrorKind: ErrorInternal, Detail: cut(fmt.Sprint(r), maxDetail)})
 		}
 	}()
-	e.ctx, e.clock = ctx, clock{}
-	e.clock.start()
+	e.restart(ctx)
 	allowed := d.Allow
 	found := e.judgeAll(s.shadow, d)
-	for _, j := range found {
-		for _, f := range j.fired {
-			d.Fired = append(d.Fired, f.ref)
-		}
+	for _, f := range firedBy(found) {
+		d.Fired = append(d.Fired, f.ref)
 	}
 	if allowed {
 		e.addLimits(d, found)
@@ -79,7 +76,7 @@ func (s *Set) Shadow(ctx context.Context, in *Input, d *Decision) {
 func (e *evaluation) report() CostReport {
 	return CostReport{
 		Units: int64(e.live.used), ShadowUnits: int64(e.other.used), Expressions: e.expressions,
-		Scan: e.scanTime, Tokenize: e.tokenizeTime, Duration: time.Since(e.clock.began),
+		Scan: e.scanTime, Tokenize: e.tokenizeTime, Duration: time.Since(e.began),
 	}
 }
 

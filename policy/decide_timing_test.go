@@ -59,3 +59,16 @@ func BenchmarkDecide(b *testing.B) {
 		})
 	}
 }
+
+func BenchmarkLoad(b *testing.B) {
+	text := policyText("p", `
+  variables: [{ name: x, expression: "tenant.tier == 'gold'" }]
+  validations:
+    - { name: a, expression: "variables.x || request.n < 3" }
+    - { name: b, expression: "request.tool_names.exists(t, t == 'x') || request.stream" }`, "Deny")
+	mustLoad(b, testConfig(), text)
+	b.ReportAllocs()
+	for b.Loop() {
+		mustLoad(b, testConfig(), text)
+	}
+}

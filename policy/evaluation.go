@@ -27,6 +27,7 @@ type evaluation struct {
 	effective *effective
 	usage     *Usage
 
+	began                  time.Time
 	clock                  clock
 	live, other            budget // enforced; Warn and Audit
 	expressions            int
@@ -55,9 +56,14 @@ func (e *evalError) Error() string { return e.text }
 func (e *evalError) Unwrap() error { return e.cause }
 
 func newEvaluation(ctx context.Context, s *Set, in *Input) *evaluation {
-	e := &evaluation{set: s, in: in, ctx: ctx}
-	e.clock.start()
+	e := &evaluation{set: s, in: in}
+	e.restart(ctx)
 	return e
+}
+
+// restart begins a phase with a time budget of its own.
+func (e *evaluation) restart(ctx context.Context) {
+	e.ctx, e.began, e.clock = ctx, time.Now(), clock{limits: e.set.times}
 }
 
 // bind returns the activation of one binding.
@@ -113,22 +119,14 @@ func (a *activation) eval(x *expression) (ref.Val, error) {
 	return val, nil
 }
 
-// mayRun refuses an expression once the caller is gone or the request's cost
-// or time is spent.
+// mayRun refuses an expression once the caller is gone or the request's cost is
+// spent.
 func (e *evaluation) mayRun(b *budget) error {
 	if b.used >= requestCostLimit {
 		return &evalError{kind: ErrorCost, text: fmt.Sprintf("the request has spent its evaluation cost of %d", requestCostLimit)}
 	}
-	// Looking at the clock costs as much as a small expression.
-	const every = 8
-	if e.expressions%every != 0 {
-		return nil
-	}
 	if err := e.ctx.Err(); err != nil {
 		return &evalError{kind: ErrorCancelled, text: "the request was cancelled: " + err.Error(), cause: err}
-	}
-	if e.clock.exceeded() {
-		return &evalError{kind: ErrorClock, text: fmt.Sprintf("the request has spent its evaluation time of %s", requestTimeLimit)}
 	}
 	return nil
 }
@@ -144,7 +142,7 @@ func classify(err error) error {
 	case errors.As(err, &cancelled) && cancelled.Cause == interpreter.CostLimitExceeded:
 		return &evalError{kind: ErrorCost, text: fmt.Sprintf("the expression's cost exceeds %d", exprCostLimit), cause: err}
 	case errors.Is(err, interpreter.InterruptError{}):
-		return &evalError{kind: ErrorClock, text: fmt.Sprintf("the expression takes longer than %s", exprTimeLimit), cause: err}
+		return &evalError{kind: ErrorClock, text: fmt.Sprintf("the expression takes longer than %s, or the request longer than %s", exprTimeLimit, requestTimeLimit), cause: err}
 	}
 	kind := ErrorValue
 	if strings.HasPrefix(err.Error(), "internal error:") { // a recovered panic

@@ -224,8 +224,8 @@ func (d *Decision) Charges(u Usage) []int64 {
 		return out
 	}
 	e := d.e
-	e.ctx, e.clock, e.usage = context.Background(), clock{}, &u
-	e.clock.start()
+	e.restart(context.Background())
+	e.usage = &u
 	e.live, e.other = budget{}, budget{}
 	for i := range d.Limits {
 		l := &d.Limits[i]

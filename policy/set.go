@@ -23,6 +23,7 @@ type Set struct {
 	// enforced and warned bindings together, and those that only audit, each in
 	// the order of evaluation.
 	live, shadow []*binding
+	times timeLimits
 	// shared counts the expressions that share their results.
 	shared int
 	// pools by the model that they serve, as indices into cfg.Pools.
@@ -101,7 +102,7 @@ func readDocuments(p *problems, fsys fs.FS, files []string) documents {
 }
 
 func build(p *problems, cfg *Config, docs documents) *Set {
-	s := &Set{cfg: cfg, serving: map[string][]int{}}
+	s := &Set{cfg: cfg, serving: map[string][]int{}, times: timeLimits{exprTimeLimit, requestTimeLimit}}
 	checkCounts(p, cfg, docs)
 	for i, pool := range cfg.Pools {
 		for _, m := range pool.Models {
