@@ -96,7 +96,7 @@ func (c *client) get(ctx context.Context, path string, limit int64) ([]byte, err
 // explain shortens an error of net/http, which repeats method and URL.
 func (c *client) explain(path string, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%s did not answer within %v: %w", path, c.timeout, context.DeadlineExceeded)
+		return fmt.Errorf("%s did not answer within %v", path, c.timeout)
 	}
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err

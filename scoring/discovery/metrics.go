@@ -107,7 +107,7 @@ func (p *metricsParser) line(line []byte) {
 	if end <= 0 {
 		return
 	}
-	name, rest := string(line[:end]), line[end:]
+	name, rest := string(line[:end]), bytes.TrimLeft(line[end:], " \t")
 	if name == "vllm:cache_config_info" {
 		if labels, _, ok := cutLabels(rest); ok {
 			p.cacheConfig(labels)
@@ -188,7 +188,7 @@ func count(value []byte) int {
 // sampleValue reads the value after a sample's name: labels, value, and maybe a
 // time stamp. What can't be a count or a share is refused.
 func sampleValue(rest []byte) (float64, bool) {
-	if rest[0] == '{' {
+	if len(rest) > 0 && rest[0] == '{' {
 		var ok bool
 		if _, rest, ok = cutLabels(rest); !ok {
 			return 0, false

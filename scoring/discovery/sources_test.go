@@ -1,0 +1,101 @@
+package discovery
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestParseSources(t *testing.T) {
+	// As recorded from vLLM 0.32.0.
+	const recorded = `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5617","replay_endpoint":"tcp://*:5618","buffer_steps":10000,"hwm":100000,"max_queue_size":100000,"topic":"kv@w1@tiny"}}`
+	f := func(body, host string, want ...EventSource) {
+		t.Helper()
+		got, err := parseSources([]byte(body), host)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s at %s: got %+v, %v, want %+v", body, host, got, err, want)
+		}
+	}
+	f(recorded, "10.0.0.5", EventSource{Rank: 0, Endpoint: "tcp://10.0.0.5:5617", Replay: "tcp://10.0.0.5:5618"})
+	f(recorded, "w1.example", EventSource{Rank: 0, Endpoint: "tcp://w1.example:5617", Replay: "tcp://w1.example:5618"})
+	f(recorded, "fd00::5", EventSource{Rank: 0, Endpoint: "tcp://[fd00::5]:5617", Replay: "tcp://[fd00::5]:5618"})
+	f(`{"1":{"endpoint":"tcp://*:6"},"0":{"endpoint":"tcp://*:5","replay_endpoint":null}}`, "h",
+		EventSource{Rank: 0, Endpoint: "tcp://h:5"}, EventSource{Rank: 1, Endpoint: "tcp://h:6"})
+	f(`{"0":{"endpoint":"tcp://0.0.0.0:5","replay_endpoint":""}}`, "h", EventSource{Endpoint: "tcp://h:5"})
+	f(`{"0":{"endpoint":"tcp://[::]:5"}}`, "h", EventSource{Endpoint: "tcp://h:5"})
+	f(`{"0":{"endpoint":"tcp://:::5"}}`, "h", EventSource{Endpoint: "tcp://h:5"})
+	f(`{"0":{"endpoint":"tcp://10.1.1.1:5"}}`, "h", EventSource{Endpoint: "tcp://10.1.1.1:5"})
+	f(`{"0":{"endpoint":"tcp://127.0.0.1:5"}}`, "localhost", EventSource{Endpoint: "tcp://127.0.0.1:5"})
+	f(`{"0":{"endpoint":"ipc:///run/kv"}}`, "127.0.0.1", EventSource{Endpoint: "ipc:///run/kv"})
+
+	bad := func(body, want string) {
+		t.Helper()
+		got, err := parseSources([]byte(body), "h")
+		if err == nil || got != nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %+v, %v, want %q", body, got, err, want)
+		}
+	}
+	bad(`[]`, "/kv_event_sources")
+	bad(`{`, "/kv_event_sources")
+	bad(`{"x":{"endpoint":"tcp://*:5"}}`, `"x" is no rank`)
+	bad(`{"-1":{"endpoint":"tcp://*:5"}}`, `"-1" is no rank`)
+	bad(`{"0":{"endpoint":"tcp://*:0"}}`, "no usable port")
+	bad(`{"0":{"endpoint":"tcp://*"}}`, "no port")
+	bad(`{"0":{"endpoint":"5557"}}`, "no endpoint")
+	bad(`{"0":{"endpoint":"inproc://kv"}}`, "inproc")
+	bad(`{"0":{"endpoint":"ipc:///run/kv"}}`, "own machine")
+	bad(`{"0":{"endpoint":"tcp://127.0.0.1:5"}}`, "own machine")
+	bad(`{"0":{"endpoint":"tcp://*:5","replay_endpoint":"tcp://localhost:6"}}`, "replays")
+	bad(`{"0":{"publisher":"kafka","endpoint":"tcp://*:5"}}`, "kafka")
+	for _, none := range []string{`{}`, `{"0":{"enable_kv_cache_events":false,"endpoint":"tcp://*:5"}}`, `{"0":{"publisher":"null","endpoint":"tcp://*:5"}}`, `{"0":{}}`} {
+		if _, err := parseSources([]byte(none), "h"); !errors.Is(err, errNoEvents) {
+			t.Errorf("%s: %v, want errNoEvents", none, err)
+		}
+	}
+}
+
+func TestWorkerValidate(t *testing.T) {
+	good := Worker{Name: "w1", Pool: "p", URL: "http://10.0.0.5:8000", Models: []string{"m"}}
+	f := func(want string, change func(*Worker)) {
+		t.Helper()
+		w := good
+		change(&w)
+		err := w.Validate()
+		if want == "" {
+			if err != nil {
+				t.Errorf("%+v: %v", w, err)
+			}
+			return
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", w, err, want)
+		}
+	}
+	f("", func(*Worker) {})
+	f("", func(w *Worker) { w.Events = EventsAuto })
+	f("", func(w *Worker) { w.Events, w.Replay, w.Ranks = "tcp://h:5557", "tcp://h:5600", 4 })
+	f("", func(w *Worker) { w.Events, w.Bind = "tcp://*:5557", true })
+	f("no name", func(w *Worker) { w.Name = "" })
+	f(`"w1": url`, func(w *Worker) { w.URL = "10.0.0.5:8000" })
+	f("url", func(w *Worker) { w.URL = "ftp://h" })
+	f("own setting", func(w *Worker) { w.URL = "http://u:secret@h" })
+	f("models", func(w *Worker) { w.Models = nil })
+	f("ranks", func(w *Worker) { w.Ranks = -1 })
+	f("both or neither", func(w *Worker) { w.Replay = "tcp://h:1" })
+	f("bind", func(w *Worker) { w.Events, w.Bind = EventsAuto, true })
+	f("events", func(w *Worker) { w.Events = "h:5557" })
+	f("outside 1 to 65535", func(w *Worker) { w.Events, w.Ranks = "tcp://h:65534", 3 })
+	f("count the ranks", func(w *Worker) { w.Events, w.Ranks = "ipc:///run/kv", 2 })
+	f("replay", func(w *Worker) { w.Events, w.Replay = "tcp://h:1", "x" })
+	if err := (&Worker{Name: "w", URL: "http://u:secret@h", Models: []string{"m"}}).Validate(); strings.Contains(err.Error(), "secret") {
+		t.Errorf("the error shows a password: %v", err)
+	}
+	w := good
+	w.Events, w.Replay, w.Ranks = "tcp://h:5557", "tcp://h:5600", 2
+	got, err := w.configuredSources()
+	want := []EventSource{{0, "tcp://h:5557", "tcp://h:5600", false}, {1, "tcp://h:5558", "tcp://h:5601", false}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+}
