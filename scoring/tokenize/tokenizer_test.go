@@ -21,6 +21,7 @@ import (
 	"testing/fstest"
 	"time"
 	"unicode/utf8"
+	"unsafe"
 
 	"pgregory.net/rapid"
 )
@@ -401,6 +402,68 @@ func TestPanicsStayInside(t *testing.T) {
 			t.Errorf("the error quotes the panic: %v", err)
 		}
 	}
+}
+
+// TestEmptyViewsAreNil: the collector stops the process when it meets a pointer
+// that is none, such as the address an empty list has in Rust.
+func TestEmptyViewsAreNil(t *testing.T) {
+	tok := demo(t, Options{})
+	p, err := tok.plan(Completion, []byte(`{"prompt":[""]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.free()
+	if unsafe.StringData(p.text) != nil || unsafe.SliceData(p.pieces) != nil || unsafe.SliceData(p.ids) != nil {
+		t.Error("an empty part of a plan has an address")
+	}
+	q, err := tok.plan(Completion, []byte(`{"prompt":[1]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.free()
+	if unsafe.StringData(q.text) != nil || unsafe.SliceData(q.pieces) != nil || len(q.prompts) != 1 {
+		t.Error("an empty part of a plan has an address")
+	}
+	if tok.native.before != nil || tok.native.after != nil {
+		t.Error("the demo model adds nothing")
+	}
+}
+
+// TestCollectorRunsAmidCalls keeps the collector and the stacks moving while
+// native memory is in view.
+func TestCollectorRunsAmidCalls(t *testing.T) {
+	tok := demo(t, Options{CacheBytes: -1})
+	body := completionBody(t, newTexts(13).next(200), true)
+	var want Prompts
+	if err := tok.Append(&want, Completion, body); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var calls, collector sync.WaitGroup
+	collector.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	})
+	for range 4 {
+		calls.Go(func() {
+			for range 100 {
+				var p Prompts
+				if err := tok.Append(&p, Completion, body); err != nil || !slices.Equal(p.IDs, want.IDs) {
+					t.Errorf("got %v, %v", p.IDs, err)
+					return
+				}
+			}
+		})
+	}
+	calls.Wait()
+	close(done)
+	collector.Wait()
 }
 
 func TestConcurrentUse(t *testing.T) {

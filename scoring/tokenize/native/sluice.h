@@ -7,7 +7,8 @@
 
 /* Everything that a call returns is owned by the library and given back with
  * the sluice_*_free of its type. Texts are UTF-8, any byte allowed, never
- * terminated. A call that can fail returns 0, or a code and a message. */
+ * terminated. A pointer with length 0 is null. A call that can fail returns 0, or
+ * a code and a message. */
 
 enum {
   SLUICE_OK = 0,

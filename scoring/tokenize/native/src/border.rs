@@ -68,7 +68,17 @@ impl Text {
 
 fn leak<T>(v: Vec<T>) -> (*mut T, usize) {
     let slice = Box::leak(v.into_boxed_slice());
-    (slice.as_mut_ptr(), slice.len())
+    (view(slice).cast_mut(), slice.len())
+}
+
+/// The address of a slice; null for an empty one. Rust gives those a small
+/// number instead, and Go's collector stops the process when it meets a pointer
+/// that is none.
+fn view<T>(s: &[T]) -> *const T {
+    if s.is_empty() {
+        return std::ptr::null();
+    }
+    s.as_ptr()
 }
 
 /// # Safety
@@ -192,11 +202,11 @@ pub unsafe extern "C" fn sluice_free(model: *mut Handle) {
 pub unsafe extern "C" fn sluice_model_info(model: *const Handle) -> Info {
     let m = &(*model).model;
     Info {
-        before: m.before.as_ptr(),
+        before: view(&m.before),
         before_len: m.before.len(),
-        after: m.after.as_ptr(),
+        after: view(&m.after),
         after_len: m.after.len(),
-        whole_because: m.whole_because.as_ptr(),
+        whole_because: view(m.whole_because.as_bytes()),
         whole_because_len: m.whole_because.len(),
     }
 }
@@ -219,13 +229,13 @@ pub unsafe extern "C" fn sluice_plan_make(
         h.clock.set(unix_time, utc_offset);
         let plan = Plan::make(&h.model, &h.chat, kind, slice(body, body_len))?;
         *out = Box::into_raw(Box::new(PlanView {
-            text: plan.text.as_ptr(),
+            text: view(plan.text.as_bytes()),
             text_len: plan.text.len(),
-            pieces: plan.pieces.as_ptr(),
+            pieces: view(&plan.pieces),
             pieces_len: plan.pieces.len(),
-            prompts: plan.prompts.as_ptr(),
+            prompts: view(&plan.prompts),
             prompts_len: plan.prompts.len(),
-            ids: plan.ids.as_ptr(),
+            ids: view(&plan.ids),
             ids_len: plan.ids.len(),
             add_special: plan.add_special.into(),
             cut: plan.cut.into(),

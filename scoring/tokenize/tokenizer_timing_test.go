@@ -1,0 +1,76 @@
+//go:build cgo && !notokenizers
+
+package tokenize
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// conversationBody is a chat body of about size bytes in turns of 8 KB. The text
+// is different for every seed, so that no segment is known.
+func conversationBody(b *testing.B, size, seed int) []byte {
+	b.Helper()
+	var messages []map[string]string
+	for turn := 0; size > 0; turn++ {
+		n := min(size, 8<<10)
+		size -= n
+		var text strings.Builder
+		for i := 0; text.Len() < n; i++ {
+			fmt.Fprintf(&text, "In paragraph %d of turn %d the report no. %d says: the invoice was paid on time. ", i, turn, seed)
+		}
+		role := "user"
+		if turn%2 == 1 {
+			role = "assistant"
+		}
+		messages = append(messages, map[string]string{"role": role, "content": text.String()})
+	}
+	body, err := json.Marshal(map[string]any{"model": "m", "messages": messages})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return body
+}
+
+// BenchmarkAppend measures a conversation that was never seen (cold), the same
+// one again (repeated), and one that grew by a short turn (next turn).
+func BenchmarkAppend(b *testing.B) {
+	for _, model := range []string{"qwen3", "gemma3"} {
+		tok := load(b, model)
+		for _, size := range []int{2 << 10, 32 << 10, 220 << 10} {
+			name := fmt.Sprintf("%s/%dKB/", model, size>>10)
+			b.Run(name+"cold", func(b *testing.B) {
+				bodies := make([][]byte, 64)
+				for i := range bodies {
+					bodies[i] = conversationBody(b, size, i)
+				}
+				cold := &Tokenizer{native: tok.native, now: tok.now, gate: tok.gate}
+				var p Prompts
+				b.SetBytes(int64(size))
+				for i := 0; b.Loop(); i++ {
+					p.Reset()
+					if err := cold.Append(&p, Chat, bodies[i%len(bodies)]); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+			b.Run(name+"repeated", func(b *testing.B) {
+				body := conversationBody(b, size, -1)
+				var p Prompts
+				if err := tok.Append(&p, Chat, body); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportAllocs()
+				b.SetBytes(int64(size))
+				for b.Loop() {
+					p.Reset()
+					if err := tok.Append(&p, Chat, body); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
