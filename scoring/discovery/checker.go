@@ -116,6 +116,15 @@ func (c *Checker) ReportFailure(id scoring.WorkerID, err error) {
 	m.wake()
 }
 
+// CheckSoon has the worker checked without waiting for its turn, for callers
+// with a reason to doubt it, such as an event connection that broke. An unknown
+// id is ignored.
+func (c *Checker) CheckSoon(id scoring.WorkerID) {
+	if m := c.byID[id]; m != nil {
+		m.wake()
+	}
+}
+
 // ReportSuccess tells that a request to the worker went well. It is cheap
 // unless the worker had failed before.
 func (c *Checker) ReportSuccess(id scoring.WorkerID) {

@@ -487,6 +487,23 @@ func TestCheckerEjects(t *testing.T) {
 	})
 }
 
+func TestCheckSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFleet(), newEngine()
+		c := start(t, f, []Worker{worker("w1")}, e)
+		before := e.count("/health")
+		c.CheckSoon(c.Snapshot()[0].ID)
+		c.CheckSoon(999)
+		pass(minCheckGap)
+		if n := e.count("/health") - before; n != 1 {
+			t.Errorf("%d checks, want 1", n)
+		}
+		if s := c.Snapshot()[0]; !s.Ready || s.Failures != 0 {
+			t.Errorf("status is %+v", s)
+		}
+	})
+}
+
 // Requests that fail by the thousand don't become checks by the thousand.
 func TestCheckerBoundsChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -86,7 +86,8 @@ func Decode(payload []byte, b *Batch) error {
 func (b *Batch) events(n int) bool {
 	for i := range n {
 		if i == MaxEvents {
-			b.Skipped[SkipLimit] += uint64(n - i)
+			// No more than can be there, whatever the header announces.
+			b.Skipped[SkipLimit] += uint64(min(n-i, b.r.Len()))
 			return false
 		}
 		start := b.offset()

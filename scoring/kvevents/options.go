@@ -34,6 +34,10 @@ type Options struct {
 	// ConfirmAfter is when a silent new connection is checked by one more
 	// replay, 1 s by default.
 	ConfirmAfter time.Duration
+	// OnLost is called, from Run's goroutine, each time the live connection is
+	// lost: often the first sign that a worker is gone. It must return at once.
+	// nil if nobody is interested.
+	OnLost func()
 	// Now is the clock, time.Now by default.
 	Now func() time.Time
 }
@@ -64,6 +68,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.ReplayAttempts <= 0 {
 		o.ReplayAttempts = 8
+	}
+	if o.OnLost == nil {
+		o.OnLost = func() {}
 	}
 	if o.Now == nil {
 		o.Now = time.Now

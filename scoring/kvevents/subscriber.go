@@ -30,7 +30,8 @@ type Subscriber struct {
 
 	machine *Machine
 	free    *batchPool
-	replay  *replay // the one under way; nil if none
+	replay  *replay           // the one under way; nil if none
+	settled scoring.ViewState // last one logged
 
 	mu    sync.Mutex // protects stats
 	stats Stats
@@ -90,6 +91,9 @@ func (s *Subscriber) Run(ctx context.Context) error {
 		if err == nil {
 			began := s.opts.Now()
 			err = s.session(ctx, l)
+			if ctx.Err() == nil {
+				s.opts.OnLost()
+			}
 			if s.opts.Now().Sub(began) >= s.opts.BackoffMax {
 				failures = 0
 			}
@@ -322,13 +326,25 @@ func (s *Subscriber) do(actions []Action) {
 			s.stopReplay()
 		case ActView:
 			s.sink.SetView(s.src.Worker, s.src.Rank, a.View)
-			s.log.Info("cache view changed", "view", a.View.String())
+			s.logView(a.View)
 		}
 	}
 	s.note(func(st *Stats) {
 		st.View, st.Queued, st.Machine = s.machine.View(), s.machine.Queued(), s.machine.Stats()
 		st.Next, _ = s.machine.Position()
 	})
+}
+
+// logView tells where the view came to rest. A gap that was repaired is for
+// the counters.
+func (s *Subscriber) logView(v scoring.ViewState) {
+	level := slog.LevelInfo
+	if v == scoring.ViewJoining || v == scoring.ViewRecovering || v == s.settled {
+		level = slog.LevelDebug
+	} else {
+		s.settled = v
+	}
+	s.log.Log(context.Background(), level, "cache view changed", "view", v.String())
 }
 
 func (s *Subscriber) applyBatch(b *Batch) {

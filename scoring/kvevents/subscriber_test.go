@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -199,15 +200,53 @@ func TestSubscriberReplayWithoutEnd(t *testing.T) {
 	}
 }
 
+// A replay endpoint where nobody listens leaves the view incomplete, not empty.
+func TestSubscriberDeadReplayEndpoint(t *testing.T) {
+	p := startPublisher(t, "", "", false)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := p.source()
+	src.Replay = "tcp://" + ln.Addr().String()
+	ln.Close()
+	p.step(true, storeEvent(1))
+	s := newSink()
+	opts := testOptions()
+	opts.ReplayAttempts = 3
+	sub, _ := run(t, src, s, opts)
+	s.wait(t, scoring.ViewPartial)
+	eventually(t, "the subscription arrives", func() bool { return len(p.pub.(zmq4.Topics).Topics()) > 0 })
+	p.step(false, storeEvent(2))
+	s.wait(t, scoring.ViewPartial, 2)
+	if st := sub.Stats(); st.Machine.GaveUp != 1 || !strings.Contains(st.Err, "cannot connect to replay endpoint") {
+		t.Errorf("stats are %+v", st)
+	}
+}
+
+func TestSubscriberOverIPC(t *testing.T) {
+	dir := t.TempDir()
+	p := startPublisher(t, "ipc://"+filepath.Join(dir, "kv"), "ipc://"+filepath.Join(dir, "replay"), false)
+	src := p.source()
+	src.Endpoint, src.Replay = "ipc://"+filepath.Join(dir, "kv"), "ipc://"+filepath.Join(dir, "replay")
+	p.step(false, storeEvent(1))
+	s := newSink()
+	run(t, src, s, testOptions())
+	s.wait(t, scoring.ViewLive, 1)
+}
+
 func TestSubscriberStale(t *testing.T) {
 	p := startPublisher(t, "", "", false)
 	p.step(false, storeEvent(1))
 	s := newSink()
 	opts := testOptions()
 	opts.StaleAfter = 30 * time.Millisecond
+	lost := make(chan struct{}, 1)
+	opts.OnLost = func() { lost <- struct{}{} }
 	sub, _ := run(t, p.source(), s, opts)
 	s.wait(t, scoring.ViewLive, 1)
 	p.stop()
+	<-lost
 	s.wait(t, scoring.ViewNotReporting)
 	eventually(t, "an error is shown", func() bool { return sub.Stats().ConnectErrors > 0 })
 	if st := sub.Stats(); st.Connected || !strings.Contains(st.Err, "refused") {
