@@ -23,12 +23,13 @@ type candidate struct {
 	work            int
 	pairs           float64
 
-	// The prediction, in tokens, sequences and seconds; see Fleet.predict.
+	// The prediction, in tokens, sequences and seconds; see Fleet.predict. raw
+	// is the median, of which fixed is not learned; base and prefill are parts.
 	ahead, running float64
 	x              vector
 	fixed, raw     float64
 	base, prefill  float64
-	p50, p90       float64
+	p90            float64
 }
 
 // keyChain is the request's keys for one way of hashing it. Candidates that

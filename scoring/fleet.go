@@ -89,9 +89,9 @@ func (f *Fleet) Add(now time.Time, spec WorkerSpec) (WorkerID, error) {
 	f.lastID++
 	spec.Models = slices.Clone(spec.Models)
 	spec.Adapters = slices.Clone(spec.Adapters)
-	w := &worker{id: f.lastID, spec: spec, reason: "not checked yet", added: now, pool: p}
+	w := &worker{id: f.lastID, spec: spec, reason: "not checked yet", added: now}
 	w.meanDecode = firstDecode
-	w.predictor.start(p.coef)
+	w.predictor.start(p)
 	f.addView(w, 0)
 	f.workers = append(f.workers, w)
 	f.byID[w.id] = w

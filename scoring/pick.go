@@ -116,7 +116,7 @@ func (f *Fleet) reserve(now time.Time, req *Request, s *scratch) *Reservation {
 func (f *Fleet) predict(now time.Time, c *candidate) {
 	w := c.worker
 	w.advance(now)
-	w.predictor.relax(now, f.cfg.IdleHalfLife, w.pool.coef)
+	w.predictor.relax(now, f.cfg.IdleHalfLife)
 	speed := w.predictor.speed(now, f.cfg.IdleHalfLife)
 	coef := w.predictor.coef
 
@@ -134,8 +134,7 @@ func (f *Fleet) predict(now time.Time, c *candidate) {
 	c.raw = clamp(c.fixed+speed*coef.dot(c.x), minTTFT.Seconds(), maxTTFT.Seconds())
 	c.base = speed * coef[0]
 	c.prefill = speed * (coef[1]*float64(c.work)/1000 + coef[3]*c.pairs)
-	c.p50 = clamp(c.raw*math.Exp(w.predictor.median), minTTFT.Seconds(), maxTTFT.Seconds())
-	c.p90 = clamp(c.raw*math.Exp(max(w.predictor.upper, w.predictor.median)), c.p50, maxTTFT.Seconds())
+	c.p90 = clamp(c.raw*math.Exp(w.predictor.upper), c.raw, maxTTFT.Seconds())
 }
 
 // attentionPairs counts, in millions, the (new token, token before it) pairs of
@@ -147,14 +146,14 @@ func attentionPairs(n, cached float64) float64 { return n * (cached + n/2) / 1e6
 func (f *Fleet) choose(s *scratch) *candidate {
 	least := math.Inf(1)
 	for i := range s.candidates {
-		least = min(least, s.candidates[i].p50)
+		least = min(least, s.candidates[i].raw)
 	}
 	tie := least + max(tieShare*least, tieFloor)
 	var best *candidate
 	ties := 0
 	for i := range s.candidates {
 		c := &s.candidates[i]
-		if c.p50 > tie {
+		if c.raw > tie {
 			continue
 		}
 		switch n := c.worker.inFlight(); {
@@ -174,7 +173,7 @@ func (f *Fleet) choose(s *scratch) *candidate {
 func (f *Fleet) count(now time.Time, req *Request, s *scratch, c *candidate) *Reservation {
 	r := &Reservation{
 		fleet: f, worker: c.worker, info: c.worker.info(),
-		picked: now, predicted: seconds(c.p50), cached: c.cached, prompt: req.prompt(),
+		picked: now, predicted: seconds(c.raw), p90: seconds(c.p90), cached: c.cached, prompt: req.prompt(),
 		unary: req.Unary, work: c.work, pairs: c.pairs, x: c.x, raw: c.raw, fixed: c.fixed,
 	}
 	c.worker.push(now, r)
@@ -188,7 +187,7 @@ func (f *Fleet) count(now time.Time, req *Request, s *scratch, c *candidate) *Re
 	}
 	if c.chain >= 0 {
 		keys := s.chains[c.chain].keys
-		r.expects = f.soon.add(now, keys[min(int(c.depth.real), len(keys)):], c.col)
+		r.expects = f.soon.add(now, r, keys[min(int(c.depth.real), len(keys)):], c.col)
 	}
 	return r
 }
@@ -208,7 +207,7 @@ func (f *Fleet) keep(req *Request, s *scratch, r *Reservation) {
 		c := &s.candidates[i]
 		rec.Candidates = append(rec.Candidates, Prediction{
 			Worker: c.worker.id,
-			Total:  seconds(c.p50), P90: seconds(c.p90),
+			Total:  seconds(c.raw), P90: seconds(c.p90),
 			Base: seconds(c.base), Prefill: seconds(c.prefill),
 			Wait:   seconds(max(0, c.raw-c.base-c.prefill)),
 			Cached: c.cached, Assumed: c.assumed,

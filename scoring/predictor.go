@@ -20,9 +20,20 @@ const (
 const (
 	terms = 4 // of the prediction: base, tokens, sequences, attention
 
-	// remember is the weight that older first tokens keep at each new one: the
-	// last 50 or so make up the coefficients.
-	remember = 0.98
+	// A worker's last sampled first tokens of each size class make up its
+	// coefficients. Classes are apart so that an hour of cached prompts does
+	// not wash out what a cold one takes.
+	classes = 5
+	sampled = 16
+	// odd is the relative error from which on a first token counts less.
+	odd = 0.25
+	// pullFirst is how strongly the coefficients are drawn to a configured
+	// prior, in first tokens and relative to the prior's size: weakly. pullPool
+	// is how strongly to what the pool has learned, in first tokens like those
+	// seen. The one turns into the other over the pool's first poolWindow.
+	pullFirst, pullPool = 0.02, 2
+	poolWindow          = 64
+
 	// speedGain and speedClip bound how far one first token moves the speed
 	// factor: 12 % of the error, and of no more than a factor of 2. A worker
 	// that became three times slower is followed within 20 first tokens; one
@@ -37,14 +48,7 @@ const (
 	settled = 16
 	// unsettled is ln(actual/predicted) at the 90th percentile assumed before.
 	unsettled = 0.7
-	// poolWindow is over how many first tokens a pool's coefficients average.
-	poolWindow = 64
 )
-
-// pull is how strongly each coefficient is drawn to where it started, in first
-// tokens: a fraction for those that nearly every first token speaks of, more for
-// those that few do.
-var pull = [terms]float64{0.02, 0.02, 0.2, 0.2}
 
 // vector holds one number per term of the prediction, coefficients in seconds.
 type vector [terms]float64
@@ -71,33 +75,48 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 // predictor learns one worker's TTFT from its first tokens.
 //
 // The coefficients minimise the squared relative error over the remembered
-// first tokens, plus a pull towards the prior, within fixed bounds (a ridge
-// regression with forgetting). Relative, with the larger of prediction and
-// truth as the measure, because a second is much for a cached prompt and little
-// for a cold one, and because no single error can then exceed 1. On top, one
-// factor follows the worker's momentary speed: it learns fast what concerns all
-// terms alike.
+// first tokens, plus a pull towards what the pool has learned, within fixed
+// bounds. Relative, with the larger of prediction and truth as the measure,
+// because a second is much for a cached prompt and little for a cold one, and
+// because no single error can then exceed 1. On top, one factor follows the
+// worker's momentary speed: it learns fast what concerns all terms alike.
 type predictor struct {
-	prior vector
-	coef  vector
-	// normal and moment are the sums that the coefficients are solved from:
-	// weighted x*x' and x*y.
-	normal [terms]vector
-	moment vector
+	pool *pool
+	coef vector
+	// samples are the last first tokens by size class, in no order; those with
+	// no weight are none.
+	samples [classes][sampled]sample
+	next    [classes]int
 
 	logSpeed float64
 	trained  int64
-	// last is when logSpeed was true, faded when the sums were last relaxed.
+	// last is when logSpeed was true, faded when the samples were last relaxed.
 	last, faded time.Time
 
 	// errors are the last values of ln(actual/predicted), unordered.
 	errors        [errorWindow]float32
-	median, upper float64 // their 50th and 90th percentile, as used
+	median, upper float64 // their 50th and 90th percentile
 }
 
-// start makes p predict from prior alone.
-func (p *predictor) start(prior vector) {
-	p.prior, p.coef = prior, prior
+// sample is one first token: y seconds (less what is not learned) for x.
+type sample struct {
+	x         vector
+	y, weight float64
+}
+
+// class is the size class of a first token with x.
+func class(x vector) int {
+	for i, kilo := range [classes - 1]float64{0.128, 0.512, 2.048, 8.192} {
+		if x[1] < kilo {
+			return i
+		}
+	}
+	return classes - 1
+}
+
+// start makes p predict what its pool has learned.
+func (p *predictor) start(of *pool) {
+	p.pool, p.coef = of, of.coef
 	p.upper = unsettled
 }
 
@@ -114,11 +133,11 @@ func (p *predictor) speed(now time.Time, halfLife time.Duration) float64 {
 // rate is the tokens prefilled in a second at the given speed factor.
 func (p *predictor) rate(speed float64) float64 { return 1000 / (p.coef[1] * speed) }
 
-// relax lets what was learned give way to prior, the pool's coefficients, once
-// for each half-life without a first token.
-func (p *predictor) relax(now time.Time, halfLife time.Duration, prior vector) {
+// relax lets what was learned give way to the pool's coefficients: the weight
+// of the samples halves for each half-life without a first token.
+func (p *predictor) relax(now time.Time, halfLife time.Duration) {
 	if p.trained == 0 {
-		p.prior, p.coef = prior, prior
+		p.coef = p.pool.coef
 		return
 	}
 	halves := now.Sub(p.faded) / halfLife
@@ -127,30 +146,22 @@ func (p *predictor) relax(now time.Time, halfLife time.Duration, prior vector) {
 	}
 	p.faded = p.faded.Add(halves * halfLife)
 	f := math.Exp2(-float64(halves))
-	for i := range p.normal {
-		for j := range p.normal[i] {
-			p.normal[i][j] *= f
+	for i := range p.samples {
+		for j := range p.samples[i] {
+			p.samples[i][j].weight *= f
 		}
-		p.moment[i] *= f
 	}
-	p.prior = prior
 	p.solve()
 }
 
 // train learns from one first token: x is what the prediction was made from,
-// predicted what it was before the median correction, fixed the part of it that
-// is not learned here.
+// predicted what it was, fixed the part of it that is not learned here.
 func (p *predictor) train(now time.Time, halfLife time.Duration, x vector, predicted, fixed, actual float64) {
 	p.noteError(math.Log(actual / predicted))
 	y := max(actual-fixed, minTTFT.Seconds())
-	scale := max(y, p.coef.dot(x))
-	w := 1 / (scale * scale)
-	for i := range p.normal {
-		for j := range p.normal[i] {
-			p.normal[i][j] = remember*p.normal[i][j] + w*x[i]*x[j]
-		}
-		p.moment[i] = remember*p.moment[i] + w*x[i]*y
-	}
+	c := class(x)
+	p.samples[c][p.next[c]] = sample{x, y, 1}
+	p.next[c] = (p.next[c] + 1) % sampled
 	p.solve()
 
 	was := math.Log(p.speed(now, halfLife))
@@ -165,21 +176,83 @@ func (p *predictor) train(now time.Time, halfLife time.Duration, x vector, predi
 // converges because the pull makes the problem strictly convex, and needs few
 // rounds because one first token changes little.
 func (p *predictor) solve() {
-	for range 12 {
-		for i := range p.coef {
-			// The pull is relative to the prior's own size, or to a small
-			// part of the permitted range where the prior is zero.
-			unit := max(p.prior[i], highest[i]/1e4)
-			k := pull[i] / (unit * unit)
-			rest := p.moment[i] + k*p.prior[i]
-			for j, c := range p.coef {
-				if j != i {
-					rest -= p.normal[i][j] * c
-				}
-			}
-			p.coef[i] = clamp(rest/(p.normal[i][i]+k), lowest[i], highest[i])
+	normal, moment, weight := p.sums()
+	if weight == 0 {
+		p.coef = p.pool.coef
+		return
+	}
+	known := min(1, float64(p.pool.trained)/poolWindow)
+	target, pull := p.pool.coef, vector{}
+	if known < 1 {
+		// A prior's proportions are worth more than its level.
+		scale := p.level()
+		for i := range target {
+			target[i] = clamp(target[i]*scale, lowest[i], highest[i])
 		}
 	}
+	for i := range pull {
+		// Relative to the target's size, or to a small part of the permitted
+		// range where that is zero.
+		unit := max(target[i], highest[i]/1e4)
+		pull[i] = max(1-known, 0.01)*pullFirst/(unit*unit) + known*pullPool*normal[i][i]/weight
+	}
+	for range 12 {
+		for i := range p.coef {
+			rest := moment[i] + pull[i]*target[i]
+			for j, c := range p.coef {
+				if j != i {
+					rest -= normal[i][j] * c
+				}
+			}
+			p.coef[i] = clamp(rest/(normal[i][i]+pull[i]), lowest[i], highest[i])
+		}
+	}
+}
+
+// level is the median of how many times longer the samples took than the pool's
+// coefficients say.
+func (p *predictor) level() float64 {
+	var all [classes * sampled]float64
+	n := 0
+	for c := range p.samples {
+		for _, s := range p.samples[c] {
+			if s.weight > 0 {
+				all[n] = s.y / p.pool.coef.dot(s.x)
+				n++
+			}
+		}
+	}
+	slices.Sort(all[:n])
+	return all[n/2]
+}
+
+// sums are the weighted sums over the samples that the coefficients are solved
+// from: of x*x', of x*y and of the samples' weights.
+func (p *predictor) sums() (normal [terms]vector, moment vector, weight float64) {
+	for c := range p.samples {
+		for i := range p.samples[c] {
+			s := &p.samples[c][i]
+			if s.weight == 0 {
+				continue
+			}
+			said := p.coef.dot(s.x)
+			scale := max(s.y, said)
+			w := s.weight
+			if off := math.Abs(s.y-said) / scale; off > odd {
+				w *= odd / off
+			}
+			weight += w
+			w /= scale * scale
+			for j := range terms {
+				wx := w * s.x[j]
+				for k := range terms {
+					normal[j][k] += wx * s.x[k]
+				}
+				moment[j] += wx * s.y
+			}
+		}
+	}
+	return normal, moment, weight
 }
 
 // noteError keeps the error of one prediction and brings the quantiles up to
@@ -191,10 +264,8 @@ func (p *predictor) noteError(e float64) {
 	slices.Sort(sorted[:n])
 	p.median, p.upper = float64(sorted[(n-1)/2]), float64(sorted[(n*9-1)/10])
 	if n < settled {
-		p.median = 0
 		p.upper = max(p.upper, unsettled)
 	}
-	p.median = clamp(p.median, -speedClip, speedClip)
 }
 
 // clamp returns v within [lo, hi]; lo when v is not a number.
@@ -216,10 +287,10 @@ type pool struct {
 }
 
 // learn moves the pool's coefficients towards a worker's.
-func (p *pool) learn(coef vector, speed float64) {
+func (p *pool) learn(coef vector) {
 	gain := max(1/float64(p.trained+1), 1.0/poolWindow)
 	for i := range p.coef {
-		p.coef[i] = clamp(p.coef[i]+gain*(coef[i]*speed-p.coef[i]), lowest[i], highest[i])
+		p.coef[i] += gain * (coef[i] - p.coef[i])
 	}
 	p.trained++
 }

@@ -23,10 +23,10 @@ type Reservation struct {
 
 	picked    time.Time
 	predicted time.Duration
+	p90       time.Duration
 	cached    int
 	prompt    int
 	unary     bool
-	known     bool // the prompt's tokens are
 
 	// work is the uncached tokens the request adds to the queue, pairs its
 	// attention pairs in millions; x, raw and fixed are what its prediction was
@@ -50,6 +50,10 @@ func (r *Reservation) Worker() WorkerInfo { return r.info }
 
 // Predicted is the median TTFT that was predicted for the chosen worker.
 func (r *Reservation) Predicted() time.Duration { return r.predicted }
+
+// PredictedP90 is the time that the TTFT was predicted to stay below in nine
+// cases of ten.
+func (r *Reservation) PredictedP90() time.Duration { return r.p90 }
 
 // Cached is how many of the prompt's tokens the worker is known, or expected
 // from recent picks, to hold.
@@ -94,7 +98,7 @@ func (f *Fleet) learn(now time.Time, r *Reservation) {
 	}
 	w.firstTokens++
 	w.predictor.train(now, f.cfg.IdleHalfLife, r.x, r.raw, r.fixed, actual.Seconds())
-	w.pool.learn(w.predictor.coef, w.predictor.speed(now, f.cfg.IdleHalfLife))
+	w.predictor.pool.learn(w.predictor.coef)
 }
 
 // Done reports at now how the request ended and releases everything it still

@@ -70,9 +70,9 @@ type PredictionRecord struct {
 // Prediction is one candidate's predicted TTFT and its parts.
 type Prediction struct {
 	Worker WorkerID
-	// Total is the median prediction, P90 the time that nine in ten stay below.
+	// Total is the prediction (a median), P90 what nine in ten stay below.
 	Total, P90 time.Duration
-	// Base, Wait and Prefill sum to the prediction before its median correction.
+	// Base, Wait and Prefill sum to Total.
 	Base, Wait, Prefill time.Duration
 	// Cached is the tokens believed to be in the worker's cache, Assumed those
 	// that a worker with an unknown view was credited with on top.

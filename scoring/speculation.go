@@ -2,6 +2,7 @@ package scoring
 
 import (
 	"container/list"
+	"slices"
 	"time"
 )
 
@@ -14,8 +15,8 @@ type speculation struct {
 	ttl time.Duration
 	// limit bounds keys, which counts the keys of all entries.
 	limit, keys int
-	// entries holds *expectation, oldest first. All live equally long, so the
-	// oldest is also the first to expire.
+	// entries holds *expectation, oldest first. One that is renewed becomes
+	// the newest, so the oldest is also the first to expire.
 	entries list.List
 	// more counts, for a block that several entries expect in one view, the
 	// entries beyond the first.
@@ -34,22 +35,23 @@ type expected struct {
 type expectation struct {
 	keys []Key
 	col  int
-	// until is when the worker's own events must have told, from then on the
-	// expectation counts for nothing.
+	// by is the request that brings them.
+	by *Reservation
+	// until is when the worker's own events must have told; from then on the
+	// expectation counts for nothing, unless the prefill is still to come.
 	until time.Time
 	elem  *list.Element
 }
 
-// add makes an entry, which keeps keys. It returns nil when there is nothing to
-// expect.
-func (s *speculation) add(now time.Time, keys []Key, col int) *expectation {
+// add makes an entry. It returns nil when there is nothing to expect.
+func (s *speculation) add(now time.Time, by *Reservation, keys []Key, col int) *expectation {
 	if len(keys) == 0 || len(keys) > s.limit {
 		return nil
 	}
 	for s.keys+len(keys) > s.limit {
 		s.drop(s.entries.Front().Value.(*expectation))
 	}
-	e := &expectation{keys: keys, col: col, until: now.Add(s.ttl)}
+	e := &expectation{keys: slices.Clone(keys), col: col, by: by, until: now.Add(s.ttl)}
 	for _, k := range keys {
 		if !s.idx.soon.set(k, col) {
 			s.more[expected{k, col}]++
@@ -78,16 +80,22 @@ func (s *speculation) drop(e *expectation) {
 	}
 	s.keys -= len(e.keys)
 	s.entries.Remove(e.elem)
-	e.elem, e.keys = nil, nil
+	e.elem, e.keys, e.by = nil, nil, nil
 }
 
-// expire drops what is due.
+// expire drops what is due. Blocks whose prefill has not ended are as likely to
+// come as before, so their entry goes on.
 func (s *speculation) expire(now time.Time) {
-	for e := s.entries.Front(); e != nil; e = s.entries.Front() {
-		if x := e.Value.(*expectation); now.Before(x.until) {
+	for s.entries.Len() > 0 {
+		e := s.entries.Front().Value.(*expectation)
+		if now.Before(e.until) {
 			return
+		}
+		if e.by.phase == prefilling {
+			e.until = now.Add(s.ttl)
+			s.entries.MoveToBack(e.elem)
 		} else {
-			s.drop(x)
+			s.drop(e)
 		}
 	}
 }

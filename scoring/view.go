@@ -123,6 +123,7 @@ func (v *view) apply(evs []Event) ApplyStats {
 			v.storeLocked(g, ev, &st)
 		}
 	}
+	v.trimLocked(&st)
 	return st
 }
 
@@ -260,9 +261,6 @@ func (v *view) addLocked(g *group, hash uint64, k Key, s tierSet, t Tier, st *Ap
 		}
 		v.more[t][k]++
 	}
-	if v.blocks[t] > v.limitLocked(t) {
-		v.evictLocked(hash, t, st)
-	}
 }
 
 // removeLocked takes a block out of a tier.
@@ -308,10 +306,22 @@ func (v *view) limitLocked(t Tier) int {
 	return v.limit
 }
 
-// evictLocked drops one block other than keep from a tier. A view over its
-// capacity has missed removals, so some of what it says is not true any more;
-// which blocks is unknown, and dropping a true one costs a hit at worst.
-func (v *view) evictLocked(keep uint64, t Tier, st *ApplyStats) {
+// trimLocked drops blocks until no tier is over its capacity. A view that is
+// has missed removals, so some of what it says is not true any more; which
+// blocks is unknown, and dropping a true one costs a hit at worst. It is judged
+// after a whole batch, so that the order of removals and stores within one does
+// not matter.
+func (v *view) trimLocked(st *ApplyStats) {
+	for t := range Tier(tiers) {
+		for v.blocks[t] > v.limitLocked(t) {
+			v.evictLocked(t)
+			st.Evicted++
+		}
+	}
+}
+
+// evictLocked drops one block from a tier that has some.
+func (v *view) evictLocked(t Tier) {
 	for _, g := range v.groups {
 		n := len(g.blocks.slots)
 		for range n {
@@ -319,13 +329,13 @@ func (v *view) evictLocked(keep uint64, t Tier, st *ApplyStats) {
 				g.hand = 0
 			}
 			s, b := g.blocks.meta[g.hand]&^occupied, g.blocks.slots[g.hand]
-			if s.has(t) && b.hash != keep {
+			if s.has(t) {
 				v.dropLocked(g, b.hash, b.key, s, t)
-				st.Evicted++
 				return
 			}
 		}
 	}
+	panic("BUG: a tier counts blocks that no group holds")
 }
 
 // clearLocked empties the view.
@@ -387,12 +397,7 @@ func (v *view) setCapacity(size, blocks int) ApplyStats {
 	if v.sizes[0].blocks == 0 && size > 0 && size <= maxBlockSize {
 		v.size.Store(int32(size))
 	}
-	for v.capacity > 0 && v.blocks[TierGPU] > v.capacity {
-		before := st.Evicted
-		if v.evictLocked(0, TierGPU, &st); st.Evicted == before {
-			break
-		}
-	}
+	v.trimLocked(&st)
 	return st
 }
 

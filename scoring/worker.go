@@ -135,7 +135,6 @@ type worker struct {
 	views                  []*view
 	capacity, capacitySize int
 
-	pool      *pool
 	predictor predictor
 	workload
 

@@ -1,0 +1,181 @@
+//go:build !race
+
+package scoring
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The benchmarks' prompts have blocks of 16 tokens; worker i of n holds the
+// first (i+1)/n of the prompt, and 10,000 blocks of its own.
+const ownBlocks = 10000
+
+func forEachSize(b *testing.B, f func(b *testing.B, workers int, tokens []uint32)) {
+	for _, workers := range []int{4, 32, 64, 256} {
+		for _, n := range []int{512, 8192, 65536} {
+			b.Run(fmt.Sprintf("workers=%d/tokens=%d", workers, n), func(b *testing.B) {
+				f(b, workers, prompt(1, n))
+			})
+		}
+	}
+}
+
+// BenchmarkLookUp finds how far each worker matches a hashed prompt.
+func BenchmarkLookUp(b *testing.B) {
+	forEachSize(b, func(b *testing.B, workers int, tokens []uint32) {
+		keys := AppendKeys(nil, Root("m", "", ""), tokens, 16)
+		x, w := benchIndex(workers, keys, ownBlocks)
+		b.ReportAllocs()
+		for b.Loop() {
+			x.match(keys, w)
+		}
+	})
+}
+
+// BenchmarkLookUpWhileWritten is the same with another goroutine that stores
+// and removes blocks all the time.
+func BenchmarkLookUpWhileWritten(b *testing.B) {
+	forEachSize(b, func(b *testing.B, workers int, tokens []uint32) {
+		keys := AppendKeys(nil, Root("m", "", ""), tokens, 16)
+		x, w := benchIndex(workers, keys, ownBlocks)
+		churn := AppendKeys(nil, Root("other", "", ""), prompt(2, 1<<16), 1)
+		stop := make(chan struct{})
+		var writer sync.WaitGroup
+		writer.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				x.tiers[TierGPU].set(churn[i%len(churn)], i%workers)
+				x.tiers[TierGPU].clear(churn[(i+len(churn)/2)%len(churn)], i%workers)
+			}
+		})
+		b.ReportAllocs()
+		for b.Loop() {
+			x.match(keys, w)
+		}
+		close(stop)
+		writer.Wait()
+	})
+}
+
+// BenchmarkKeys hashes a prompt.
+func BenchmarkKeys(b *testing.B) {
+	for _, n := range []int{512, 8192, 65536} {
+		b.Run(fmt.Sprintf("tokens=%d", n), func(b *testing.B) {
+			tokens := prompt(1, n)
+			var keys []Key
+			b.ReportAllocs()
+			for b.Loop() {
+				keys = AppendKeys(keys[:0], Root("m", "", ""), tokens, 16)
+			}
+		})
+	}
+}
+
+// BenchmarkPick is a whole pick with its reports: hashing, look-up, prediction
+// for every worker, load, speculative entry.
+func BenchmarkPick(b *testing.B) {
+	forEachSize(b, func(b *testing.B, workers int, tokens []uint32) {
+		f := NewFleet(DefaultConfig())
+		var hashes []EngineHash
+		for i := range len(tokens) / 16 {
+			hashes = append(hashes, intHash(uint64(i)))
+		}
+		for i := range workers {
+			id, err := f.Add(epoch, WorkerSpec{Name: fmt.Sprint(i), Pool: "p", Models: []string{"m"}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			f.SetReady(epoch, id, true, "")
+			f.SetView(id, 0, ViewLive)
+			n := len(hashes) * (i + 1) / workers
+			f.ApplyEvents(epoch, id, 0, []Event{{
+				Kind: BlockStored, Hashes: hashes[:n], Tokens: tokens[:16*n], BlockSize: 16, Usable: n,
+			}})
+		}
+		req := &Request{Model: "m", Pools: []string{"p"}, Tokens: tokens}
+		now := epoch
+		b.ReportAllocs()
+		for b.Loop() {
+			r, err := f.Pick(now, req)
+			if err != nil {
+				b.Fatal(err)
+			}
+			now = now.Add(10 * time.Millisecond)
+			r.FirstToken(now)
+			r.Done(now, Completed)
+		}
+	})
+}
+
+// BenchmarkApplyEvents stores a step's worth of blocks (64) of a growing prompt
+// and removes as many old ones: a full cache at work. Time is per block stored
+// and removed.
+func BenchmarkApplyEvents(b *testing.B) {
+	v := testView(0)
+	tokens := prompt(1, 64*16)
+	events := func(i int) []Event {
+		hashes, old := make([]EngineHash, 64), make([]EngineHash, 64)
+		for j := range hashes {
+			hashes[j] = intHash(uint64(i*64 + j))
+			old[j] = intHash(uint64((i-500)*64 + j))
+		}
+		tokens[0] = uint32(i)
+		return []Event{
+			{Kind: BlockRemoved, Hashes: old},
+			{Kind: BlockStored, Hashes: hashes, Tokens: tokens, BlockSize: 16, Usable: 64},
+		}
+	}
+	for i := range 500 {
+		v.apply(events(i))
+	}
+	n := 500
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		evs := events(n)
+		n++
+		b.StartTimer()
+		v.apply(evs)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/block")
+}
+
+// TestIndexMemory measures the memory of 2^20 blocks held by one worker each,
+// of 64: what the index's tables and the views' maps take together.
+func TestIndexMemory(t *testing.T) {
+	const workers, each = 64, 1 << 14
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	f, ids := testFleet(t, workers)
+	tokens := make([]uint32, 2*each)
+	hashes := make([]EngineHash, each)
+	before := heap()
+	for i, id := range ids {
+		for j := range hashes {
+			hashes[j] = intHash(uint64(i*each+j) * 0x9e3779b97f4a7c15)
+		}
+		tokens[0] = uint32(i)
+		f.ApplyEvents(epoch, id, 0, []Event{stored("", hashes, tokens...)})
+	}
+	perBlock := float64(heap()-before) / (workers * each)
+	st := f.Stats()
+	if st.Blocks != workers*each || st.Keys != workers*each {
+		t.Fatalf("%d blocks, %d keys", st.Blocks, st.Keys)
+	}
+	t.Logf("%.1f heap bytes a block; tables and maps say %.1f", perBlock, float64(st.Bytes)/float64(st.Blocks))
+	if perBlock > 48 {
+		t.Errorf("%.1f heap bytes a block, want at most 48", perBlock)
+	}
+}
