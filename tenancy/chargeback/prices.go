@@ -2,13 +2,30 @@ package chargeback
 
 import (
 	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml/ast"
 
 	"github.com/sluicegate/sluice/tenancy"
 )
 
 // ErrNoPrice: the table has no price for a model at a time.
 var ErrNoPrice = errors.New("no price for this model at this time")
+
+// perTokens is how many tokens a price is for.
+const perTokens = 1_000_000
+
+// maxPrice is a million units of a currency for a million tokens: far above any
+// price, and low enough that the cost of no real request overflows.
+const maxPrice = 1_000_000_000_000
 
 // Price is one row of a price table.
 type Price struct {
@@ -23,24 +40,223 @@ type Price struct {
 	ValidFrom, ValidTo time.Time
 }
 
-// Prices is a price table: immutable, safe for concurrent use.
-type Prices struct{}
+// holds reports whether the price is valid at an instant.
+func (p *Price) holds(at time.Time) bool {
+	return !at.Before(p.ValidFrom) && (p.ValidTo.IsZero() || at.Before(p.ValidTo))
+}
+
+// Prices is a price table: immutable, safe for concurrent use. A nil table has
+// no prices. The file is strict YAML:
+//
+//	currency: USD              # for entries without their own
+//	prices:
+//	  - model: qwen            # after alias resolution
+//	    input: 150000          # micro-units a million tokens: 0.15 USD
+//	    cachedInput: 15000     # left out: as input
+//	    output: 600000         # reasoning included
+//	    currency: USD
+//	    validFrom: 2026-01-01  # left out: always so far; a date means its start in UTC
+//	    validTo: 2026-07-01    # left out: open; the price no longer holds then
+//
+// Validities of one model must not overlap.
+type Prices struct {
+	byModel map[string][]Price // by start of validity
+}
 
 // LoadPrices reads a price table file. The error lists every problem found as
 // file:line:col: message.
-func LoadPrices(path string) (*Prices, error) { panic("BUG: not reached") }
-
-// ParsePrices reads the text of a price table; name is for messages.
-func ParsePrices(name string, text []byte) (*Prices, error) { panic("BUG: not reached") }
+func LoadPrices(path string) (*Prices, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the price table: %w", err)
+	}
+	return ParsePrices(path, text)
+}
 
 // Price returns what a model costs at an instant. A request is priced at its
 // start, the price it was admitted under.
-func (p *Prices) Price(model string, at time.Time) (Price, bool) { panic("BUG: not reached") }
+func (p *Prices) Price(model string, at time.Time) (Price, bool) {
+	if p == nil {
+		return Price{}, false
+	}
+	for _, price := range p.byModel[model] {
+		if price.holds(at) {
+			return price, true
+		}
+	}
+	return Price{}, false
+}
 
 // Cost fills in Currency, Prices and Costs of a row from its model, start and
 // tokens. Without a price it clears them, sets FlagUnpriced and returns
-// ErrNoPrice. With FlagCachedUnknown all input is charged in full.
-func (p *Prices) Cost(row *tenancy.Row) error { panic("BUG: not reached") }
+// ErrNoPrice. With FlagCachedUnknown all input is charged in full: no part of it
+// counts as cached.
+func (p *Prices) Cost(row *tenancy.Row) error {
+	row.Currency, row.Prices, row.Costs = "", tenancy.Prices{}, tenancy.Costs{}
+	price, ok := p.Price(row.Model, row.Start)
+	if !ok {
+		row.Flags |= tenancy.FlagUnpriced
+		return ErrNoPrice
+	}
+	row.Flags &^= tenancy.FlagUnpriced
+	if row.Flags.Has(tenancy.FlagCachedUnknown) {
+		row.CachedTokens = 0
+	}
+	row.Currency, row.Prices = price.Currency, price.Prices
+	meters := row.Meters()
+	row.Costs = tenancy.Costs{
+		Input:       costOf(meters[0].Tokens, price.Input),
+		CachedInput: costOf(meters[1].Tokens, price.CachedInput),
+		Output:      costOf(meters[2].Tokens, price.Output),
+	}
+	return nil
+}
 
 // All lists the table, by model and start of validity.
-func (p *Prices) All() []Price { panic("BUG: not reached") }
+func (p *Prices) All() []Price {
+	if p == nil {
+		return nil
+	}
+	var out []Price
+	for _, prices := range p.byModel {
+		out = append(out, prices...)
+	}
+	slices.SortFunc(out, func(a, b Price) int {
+		if c := strings.Compare(a.Model, b.Model); c != 0 {
+			return c
+		}
+		return a.ValidFrom.Compare(b.ValidFrom)
+	})
+	return out
+}
+
+// costOf is tokens × price / 1,000,000 micro-units, rounded half up: the one
+// rounding there is. A product beyond 64 bits, which no request can make, stays
+// at the largest amount.
+func costOf(tokens, price int64) int64 {
+	if tokens <= 0 || price <= 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(tokens), uint64(price))
+	lo, carry := bits.Add64(lo, perTokens/2, 0)
+	hi += carry
+	if hi >= perTokens {
+		return math.MaxInt64
+	}
+	cost, _ := bits.Div64(hi, lo, perTokens)
+	return int64(min(cost, math.MaxInt64))
+}
+
+var currencyCode = regexp.MustCompile(`^[A-Z]{3}$`)
+
+// priceDocument reads a price table.
+type priceDocument struct {
+	reader
+	currency string
+	table    *Prices
+	nodes    map[string][]ast.Node // parallel to table.byModel before sorting
+}
+
+// ParsePrices reads the text of a price table; name is for messages.
+func ParsePrices(name string, text []byte) (*Prices, error) {
+	d := &priceDocument{
+		reader: reader{file: name},
+		table:  &Prices{byModel: make(map[string][]Price)},
+		nodes:  make(map[string][]ast.Node),
+	}
+	if !utf8.Valid(text) {
+		d.fail(nil, "the file is not UTF-8 text")
+		return nil, d.err()
+	}
+	body := d.parse(text)
+	if body == nil {
+		if len(d.problems) == 0 {
+			d.fail(nil, "the file is empty; it should hold a `prices:` list")
+		}
+		return nil, d.err()
+	}
+	var list ast.Node
+	ok := d.fields(body, "the file", map[string]func(ast.Node){
+		"currency": func(n ast.Node) { d.currency = d.code(n) },
+		"prices":   func(n ast.Node) { list = n },
+	})
+	switch {
+	case list != nil:
+		for _, item := range d.items(list, "prices") {
+			d.price(item)
+		}
+	case ok:
+		d.fail(body, "the file has no `prices:` list")
+	}
+	d.checkOverlaps()
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	for _, prices := range d.table.byModel {
+		slices.SortFunc(prices, func(a, b Price) int { return a.ValidFrom.Compare(b.ValidFrom) })
+	}
+	return d.table, nil
+}
+
+func (d *priceDocument) code(n ast.Node) string {
+	s := d.text(n, "currency")
+	if s != "" && !currencyCode.MatchString(s) {
+		d.fail(n, "currency should be a code of three capital letters, like USD")
+	}
+	return s
+}
+
+func (d *priceDocument) price(n ast.Node) {
+	before := len(d.problems)
+	p := Price{Currency: d.currency}
+	var has struct{ model, input, cached, output bool }
+	ok := d.fields(n, "a price", map[string]func(ast.Node){
+		"model":       func(n ast.Node) { p.Model, has.model = d.text(n, "model"), true },
+		"currency":    func(n ast.Node) { p.Currency = d.code(n) },
+		"input":       func(n ast.Node) { p.Input, has.input = d.amount(n, "input", maxPrice), true },
+		"cachedInput": func(n ast.Node) { p.CachedInput, has.cached = d.amount(n, "cachedInput", maxPrice), true },
+		"output":      func(n ast.Node) { p.Output, has.output = d.amount(n, "output", maxPrice), true },
+		"validFrom":   func(n ast.Node) { p.ValidFrom = d.instant(n, "validFrom") },
+		"validTo":     func(n ast.Node) { p.ValidTo = d.instant(n, "validTo") },
+	})
+	if !ok {
+		return
+	}
+	require := func(has bool, what string) {
+		if !has {
+			d.fail(n, "a price has no %s", what)
+		}
+	}
+	require(has.model, "model")
+	if has.model && p.Model == "" && len(d.problems) == before {
+		d.fail(n, "a price's model is empty; name the model")
+	}
+	require(has.input, "input; write 0 if it is free")
+	require(has.output, "output; write 0 if it is free")
+	require(p.Currency != "", "currency, and the file names none for all")
+	if !has.cached {
+		p.CachedInput = p.Input
+	}
+	if !p.ValidTo.IsZero() && !p.ValidFrom.Before(p.ValidTo) {
+		d.fail(n, "validTo should be after validFrom")
+	}
+	if len(d.problems) > before {
+		return
+	}
+	d.table.byModel[p.Model] = append(d.table.byModel[p.Model], p)
+	d.nodes[p.Model] = append(d.nodes[p.Model], n)
+}
+
+// checkOverlaps reports prices of one model that hold at the same instant.
+func (d *priceDocument) checkOverlaps() {
+	for model, prices := range d.table.byModel {
+		for i := range prices {
+			for j := range i {
+				if prices[i].holds(prices[j].ValidFrom) || prices[j].holds(prices[i].ValidFrom) {
+					line := d.nodes[model][j].(*ast.MappingNode).Values[0].Key.GetToken().Position.Line
+					d.fail(d.nodes[model][i], "this price of %q overlaps the one in line %d; end that with validTo, or begin this later", model, line)
+				}
+			}
+		}
+	}
+}
