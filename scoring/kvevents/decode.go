@@ -34,14 +34,14 @@ const (
 // batch, and nothing in it could be used.
 var ErrBatch = errors.New("not an event batch")
 
-// errEvent marks an event as unusable for a reason; the decoder skips it.
-type errEvent SkipReason
+// eventError marks an event as unusable for a reason; the decoder skips it.
+type eventError SkipReason
 
-func (e errEvent) Error() string { return "event skipped: " + SkipReason(e).String() }
+func (e eventError) Error() string { return "event skipped: " + SkipReason(e).String() }
 
 const (
-	errMalformed = errEvent(SkipMalformed)
-	errLimit     = errEvent(SkipLimit)
+	errMalformed = eventError(SkipMalformed)
+	errLimit     = eventError(SkipLimit)
 )
 
 // Decode reads one msgpack event batch, [ts, events, rank?, …], into b.
@@ -98,7 +98,7 @@ func (b *Batch) events(n int) bool {
 		}
 		b.hashes, b.tokens = b.hashes[:hashes], b.tokens[:tokens]
 		reason := SkipMalformed
-		if e, ok := errors.AsType[errEvent](err); ok {
+		if e, ok := errors.AsType[eventError](err); ok {
 			reason = SkipReason(e)
 		}
 		// The event's extent is known only by walking it again from its start.
@@ -241,7 +241,7 @@ func (b *Batch) tag(f *fields) error {
 	case "AllBlocksCleared":
 		f.kind = scoring.AllBlocksCleared
 	default:
-		return errEvent(SkipUnknown)
+		return eventError(SkipUnknown)
 	}
 	return nil
 }

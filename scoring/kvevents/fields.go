@@ -108,7 +108,7 @@ func (b *Batch) finish(f *fields) (scoring.Event, error) {
 
 func (b *Batch) finishStored(f *fields) (scoring.Event, error) {
 	if f.partialKind {
-		return scoring.Event{}, errEvent(SkipKind)
+		return scoring.Event{}, eventError(SkipKind)
 	}
 	if err := f.check(); err != nil {
 		return scoring.Event{}, err
@@ -116,7 +116,7 @@ func (b *Batch) finishStored(f *fields) (scoring.Event, error) {
 	// Sparse groups list fewer hashes than their tokens fill. A store without
 	// tokens repeats hashes that are known already, in another tier.
 	if len(f.tokens) > 0 && len(f.tokens) != len(f.hashes)*f.blockSize {
-		return scoring.Event{}, errEvent(SkipSparse)
+		return scoring.Event{}, eventError(SkipSparse)
 	}
 	if err := b.readExtraKeys(f); err != nil {
 		return scoring.Event{}, err
@@ -141,9 +141,9 @@ func (f *fields) check() error {
 	case !f.hasHashes:
 		return errMalformed
 	case len(f.hashes) == 0:
-		return errEvent(SkipEmpty)
+		return eventError(SkipEmpty)
 	case f.unknownMedium:
-		return errEvent(SkipMedium)
+		return eventError(SkipMedium)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"log/slog"
 	"math"
@@ -414,7 +415,7 @@ func TestLinkMessages(t *testing.T) {
 		t.Fatalf("got %q, %v", frames, err)
 	}
 	for range 3 {
-		if _, err := l.recv(); err != errOversize {
+		if _, err := l.recv(); !errors.Is(err, errOversize) {
 			t.Fatalf("got %v, want the message dropped", err)
 		}
 	}
@@ -485,7 +486,7 @@ func TestLinkHandshake(t *testing.T) {
 	a, _ := socketPair(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(10*time.Millisecond, cancel)
-	if _, err := newLink(ctx, a, zmq4.Sub, false, time.Minute); err != context.Canceled {
+	if _, err := newLink(ctx, a, zmq4.Sub, false, time.Minute); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled handshake: %v", err)
 	}
 }
