@@ -23,7 +23,7 @@ type Set struct {
 	// enforced and warned bindings together, and those that only audit, each in
 	// the order of evaluation.
 	live, shadow []*binding
-	times timeLimits
+	times        timeLimits
 	// shared counts the expressions that share their results.
 	shared int
 	// pools by the model that they serve, as indices into cfg.Pools.
