@@ -96,7 +96,7 @@ func (a *app) load() (err error) {
 		return err
 	}
 	for _, w := range a.docs.policies.Warnings() {
-		a.log.Warn("policy", "kind", w.Kind, "file", w.File, "line", w.Line, "path", w.Path, "warning", w.Text)
+		a.log.Info("policy warning", "kind", w.Kind, "file", w.File, "line", w.Line, "path", w.Path, "text", w.Text)
 	}
 	return nil
 }
@@ -117,6 +117,7 @@ func (a *app) buildFleet() error {
 	if err != nil {
 		return fmt.Errorf("cannot watch the workers: %w", err)
 	}
+	a.subs.doubt = a.checker.CheckSoon
 	return nil
 }
 

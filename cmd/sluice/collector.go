@@ -28,11 +28,11 @@ var (
 	descReady       = desc("sluice_worker_ready", "1 if the worker may be picked.", "pool", "worker")
 	descWorkerLoad  = desc("sluice_route_worker_requests", "Requests on the worker that this gateway has sent and not seen finish.", "pool", "worker")
 	descWorkerAhead = desc("sluice_route_worker_prefill_tokens", "Uncached prompt tokens sent to the worker and not yet known to be read.", "pool", "worker")
-	descWorkerError = desc("sluice_route_worker_prediction_ratio", "Quantiles of actual over predicted time to first token.", "pool", "worker", "quantile")
+	descWorkerError = desc("sluice_route_worker_prediction_ratio", "Percentiles of actual over predicted time to first token.", "pool", "worker", "percentile")
 	descPicks       = desc("sluice_route_picks_total", "Picks by result.", "result")
 	descPromptTok   = desc("sluice_route_prompt_tokens_total", "Prompt tokens of picked requests.")
 	descCachedTok   = desc("sluice_route_cached_tokens_total", "Prompt tokens that were in the picked worker's view.")
-	descError       = desc("sluice_route_prediction_relative_error", "Quantiles of |actual-predicted|/actual over recent first tokens.", "quantile")
+	descError       = desc("sluice_route_prediction_relative_error", "Percentiles of |actual-predicted|/actual over recent first tokens.", "percentile")
 	descIndexKeys   = desc("sluice_kv_index_keys", "Distinct blocks in the index.")
 	descIndexBlocks = desc("sluice_kv_index_blocks", "Blocks held by workers, all workers together.")
 	descIndexBytes  = desc("sluice_kv_index_bytes", "Memory of the index's tables.")
@@ -99,8 +99,8 @@ func (c *stateCollector) collectFleet(ch chan<- prometheus.Metric) {
 		gauge(ch, descWorkerLoad, float64(w.InFlight), w.Worker.Pool, w.Worker.Name)
 		gauge(ch, descWorkerAhead, float64(w.Ahead), w.Worker.Pool, w.Worker.Name)
 		if w.Trained > 0 {
-			gauge(ch, descWorkerError, w.ErrorP50, w.Worker.Pool, w.Worker.Name, "0.5")
-			gauge(ch, descWorkerError, w.ErrorP90, w.Worker.Pool, w.Worker.Name, "0.9")
+			gauge(ch, descWorkerError, w.ErrorP50, w.Worker.Pool, w.Worker.Name, "50")
+			gauge(ch, descWorkerError, w.ErrorP90, w.Worker.Pool, w.Worker.Name, "90")
 		}
 	}
 	s := c.fleet.Stats()
@@ -110,8 +110,8 @@ func (c *stateCollector) collectFleet(ch chan<- prometheus.Metric) {
 	counter(ch, descPromptTok, float64(s.PromptTokens))
 	counter(ch, descCachedTok, float64(s.CachedTokens))
 	if s.FirstTokens > 0 {
-		gauge(ch, descError, s.ErrorP50, "0.5")
-		gauge(ch, descError, s.ErrorP90, "0.9")
+		gauge(ch, descError, s.ErrorP50, "50")
+		gauge(ch, descError, s.ErrorP90, "90")
 	}
 	gauge(ch, descIndexKeys, float64(s.Keys))
 	gauge(ch, descIndexBlocks, float64(s.Blocks))

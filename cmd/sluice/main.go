@@ -120,6 +120,7 @@ func newRootCommand(now func() time.Time) *cobra.Command {
 		newKeysCommand(now),
 		newChargebackCommand(),
 		newTokensCommand(),
+		newDemoCommand(),
 		newVersionCommand(),
 	)
 	return root

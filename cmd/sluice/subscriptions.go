@@ -16,6 +16,9 @@ import (
 type subscriptions struct {
 	sink kvevents.Sink
 	log  *slog.Logger
+	// doubt is told of a worker whose event connection broke: often the first
+	// sign that it is gone.
+	doubt func(scoring.WorkerID)
 
 	// mu protects running.
 	mu      sync.Mutex
@@ -51,9 +54,11 @@ func (s *subscriptions) set(w scoring.WorkerInfo, sources []discovery.EventSourc
 	ctx, cancel := context.WithCancel(context.Background())
 	ws := &workerSources{name: w.Name, cancel: cancel}
 	for _, src := range sources {
+		opts := kvevents.DefaultOptions()
+		opts.OnLost = func() { s.doubt(w.ID) }
 		sub := kvevents.NewSubscriber(kvevents.Source{
 			Worker: w.ID, Rank: src.Rank, Name: w.Name, Endpoint: src.Endpoint, Bind: src.Bind, Replay: src.Replay,
-		}, s.sink, s.log, kvevents.DefaultOptions())
+		}, s.sink, s.log, opts)
 		ws.subs = append(ws.subs, sub)
 		ws.done.Go(func() {
 			if err := sub.Run(ctx); err != nil && ctx.Err() == nil {

@@ -4,6 +4,7 @@
 # Needs ENGINE_SCRIPTS, a folder with serve.sh (one vLLM worker: N PORT EVENT_PORT REPLAY_PORT MODEL
 # [flags]), and ENGINE_MODEL, the model folder with tokenizer.json in it. ENGINE_VENV, if set, is the
 # virtual environment that has vLLM. The OpenAI SDK is installed into a virtual environment under .cache.
+# ENGINE_WORKERS takes two workers that run already instead; the last check ends the first of them.
 # Takes about five minutes and 10 GB of memory; ends everything it started.
 set -euo pipefail
 
@@ -36,14 +37,23 @@ trap cleanup EXIT
 
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
-echo "starting two vLLM workers"
-for n in 1 2; do
-  port=$(free_port) events=$(free_port) replay=$(free_port)
-  "$ENGINE_SCRIPTS/serve.sh" "$n" "$port" "$events" "$replay" "$ENGINE_MODEL" \
-    --enable-prompt-tokens-details >"$work/w$n.log" 2>&1 &
-  pids+=($!)
-  eval "port$n=$port pid$n=$!"
-done
+if [ -n "${ENGINE_WORKERS:-}" ]; then
+  # Workers that run already, as "PORT=PID PORT=PID".
+  n=0
+  for w in $ENGINE_WORKERS; do
+    n=$((n + 1))
+    eval "port$n=${w%%=*} pid$n=${w##*=}"
+  done
+else
+  echo "starting two vLLM workers"
+  for n in 1 2; do
+    port=$(free_port) events=$(free_port) replay=$(free_port)
+    "$ENGINE_SCRIPTS/serve.sh" "$n" "$port" "$events" "$replay" "$ENGINE_MODEL" \
+      --enable-prompt-tokens-details >"$work/w$n.log" 2>&1 &
+    pids+=($!)
+    eval "port$n=$port pid$n=$!"
+  done
+fi
 for n in 1 2; do
   eval "port=\$port$n pid=\$pid$n"
   until curl -sf "localhost:$port/health" >/dev/null; do
@@ -54,8 +64,14 @@ done
 
 cat >"$work/tenants.yaml" <<YAML
 tenants:
-  - { id: alpha, team: research, tier: gold, expose: { worker: true, policy: true, overhead: true }, keys: [] }
-  - { id: beta, team: support, tier: gold, expose: { worker: true, policy: true, overhead: true }, keys: [] }
+  - id: alpha
+    team: research
+    tier: gold
+    expose: { worker: true, policy: true, overhead: true }
+  - id: beta
+    team: support
+    tier: gold
+    expose: { worker: true, policy: true, overhead: true }
 YAML
 alpha=$("$sluice" keys create --tenants "$work/tenants.yaml" --tenant alpha | grep -o 'slk_[A-Za-z0-9_-]*' | head -n 1)
 beta=$("$sluice" keys create --tenants "$work/tenants.yaml" --tenant beta | grep -o 'slk_[A-Za-z0-9_-]*' | head -n 1)

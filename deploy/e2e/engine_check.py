@@ -1,6 +1,7 @@
 """Checks a running gateway before two real vLLM workers, from outside. Run by engine.sh."""
 
 import argparse
+import concurrent.futures
 import csv
 import io
 import json
@@ -166,26 +167,27 @@ class Checks:
                 f"the gateway's view agreed on 6 of 6; another tenant with the same prompt: 0 cached")
 
     def spread(self):
-        seen = [self.chat(self.alpha, words(50 + i, 60))[1] for i in range(12)]
-        assert set(seen) == set(self.workers), seen
-        return f"12 distinct prompts: {seen.count('w1')} to w1, {seen.count('w2')} to w2"
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            seen = list(pool.map(lambda i: self.chat(self.alpha, words(50 + i, 200))[1], range(12)))
+        share = {n: seen.count(n) for n in self.workers}
+        assert max(share.values()) <= 1.3 * len(seen) / len(self.workers), share
+        return f"12 distinct prompts at once: {share['w1']} to w1, {share['w2']} to w2"
 
     def leave(self):
-        aborts = lambda: sum(counter(w.metrics(), "vllm:request_success_total", finished_reason="abort") for w in self.workers.values())
         running = lambda: sum(counter(w.metrics(), "vllm:num_requests_running") for w in self.workers.values())
-        before = aborts()
         took = []
         for _ in range(3):
             stream = self.alpha.chat.completions.create(
                 model="tiny", messages=user("Write a story."), max_tokens=600, stream=True, extra_body={"ignore_eos": True})
-            next(iter(stream))
+            for _ in range(3):
+                next(iter(stream))
+            assert running() == 1, running()
             left = time.monotonic()
             stream.close()
             eventually("the worker to be free", 3, lambda: running() == 0)
             took.append(time.monotonic() - left)
         assert max(took) < 1, took
-        eventually("the aborts to be counted", 5, lambda: aborts() >= before + 3)
-        return f"worker free {', '.join(f'{t:.2f} s' for t in took)} after its client left"
+        return f"the engine was free {', '.join(f'{t:.2f} s' for t in took)} after its client left"
 
     def prediction(self):
         errors = []
@@ -195,7 +197,7 @@ class Checks:
             for _ in stream:
                 pass
             record = json.loads(get(self.args.admin + "/debug/predictions"))["recent"][-1]
-            predicted = next(c for c in record["Candidates"] if c["Worker"] == record["Winner"])["TTFT"]
+            predicted = next(c for c in record["Candidates"] if c["Worker"] == record["Winner"])["Total"]
             if i >= 12 and record["Actual"]:
                 errors.append(abs(predicted - record["Actual"]) / record["Actual"])
         errors.sort()
