@@ -75,6 +75,7 @@ def main():
         body = {"model": "m", **case["body"]}
         try:
             text = render(tokenizer, source, case.get("defaults"), body)
+            text.encode()  # half a surrogate pair cannot be tokenised
         except Exception as e:
             text = None
             print(f"{case['name']}: refused: {type(e).__name__}", file=sys.stderr)

@@ -5,7 +5,7 @@ use minijinja::value::Value;
 use serde_json::{Map, Value as Json};
 
 use crate::content::Format;
-use crate::failure::{invalid, unsupported, Outcome};
+use crate::failure::{invalid, unsupported, Failure, Outcome};
 use crate::json;
 use crate::template::Template;
 
@@ -400,6 +400,9 @@ fn tool_call(call: Json, at: &str) -> Outcome<Json> {
     };
     let arguments = match json::parse(arguments.as_bytes()) {
         Ok(arguments @ Json::Object(_)) => arguments,
+        Err(Failure::Unsupported(why)) => {
+            return unsupported(format!("{at}.function.arguments: {why}"))
+        }
         _ => Json::Object(Map::new()),
     };
     let mut inner = Map::new();
