@@ -17,9 +17,7 @@ func TestParallelRequestsBalance(t *testing.T) {
 	var spent [names]int64
 	var mu sync.Mutex
 	for w := range workers {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(w), 7))
 			for range rounds {
 				var claims []Claim
@@ -41,15 +39,13 @@ func TestParallelRequestsBalance(t *testing.T) {
 				cancel := rng.IntN(4) == 0
 				// Two ends of one request race; one of them counts.
 				var ends sync.WaitGroup
-				ends.Add(1)
-				go func() {
-					defer ends.Done()
+				ends.Go(func() {
 					if cancel {
 						le.Cancel(noon)
 					} else {
 						le.Settle(noon, amounts)
 					}
-				}()
+				})
 				if cancel {
 					le.Cancel(noon)
 				} else {
@@ -62,7 +58,7 @@ func TestParallelRequestsBalance(t *testing.T) {
 				}
 				ends.Wait()
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	noon := date(2026, 3, 10, 12)
@@ -90,16 +86,14 @@ func TestParallelBucketPromise(t *testing.T) {
 	var wg sync.WaitGroup
 	counts := make([]int64, 8)
 	for w := range counts {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			for range 20_000 {
 				if le, _ := l.Reserve(time.Now(), []Claim{claim}); le != nil {
 					counts[w]++
 					le.Settle(time.Now(), nil)
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	elapsed := time.Since(begin)

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"math/big"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,9 +23,9 @@ type taken struct {
 // at a reservation and ends now, in exact arithmetic.
 func withinPromise(t *rapid.T, all []*taken, limit int64, window time.Duration, now time.Time) {
 	sum := new(big.Int)
-	for i := len(all) - 1; i >= 0; i-- {
-		sum.Add(sum, big.NewInt(all[i].counts))
-		span := now.Sub(all[i].at)
+	for _, x := range slices.Backward(all) {
+		sum.Add(sum, big.NewInt(x.counts))
+		span := now.Sub(x.at)
 		// sum × window <= limit × (window + span)
 		left := new(big.Int).Mul(sum, big.NewInt(int64(window)))
 		right := new(big.Int).Mul(big.NewInt(limit), big.NewInt(int64(window+span)))

@@ -12,18 +12,18 @@ type Outcome string
 
 // Outcomes of a request.
 const (
-	// OutcomeCompleted: the client received a whole answer.
+	// OutcomeCompleted means: the client received a whole answer.
 	OutcomeCompleted Outcome = "completed"
-	// OutcomeDenied: refused by identity, policy or a limit; no worker was called.
+	// OutcomeDenied means: refused by identity, policy or a limit; no worker was called.
 	OutcomeDenied Outcome = "denied"
-	// OutcomeRejected: the request could not be served: malformed, no worker,
+	// OutcomeRejected means: the request could not be served: malformed, no worker,
 	// queue full, shutting down; nothing was generated.
 	OutcomeRejected Outcome = "rejected"
-	// OutcomeClientAborted: the client left before its answer was whole.
+	// OutcomeClientAborted means: the client left before its answer was whole.
 	OutcomeClientAborted Outcome = "client_aborted"
-	// OutcomeUpstreamError: the worker failed, timed out or broke protocol.
+	// OutcomeUpstreamError means: the worker failed, timed out or broke protocol.
 	OutcomeUpstreamError Outcome = "upstream_error"
-	// OutcomeLost: the gateway died while the request was in flight. Such a
+	// OutcomeLost means: the gateway died while the request was in flight. Such a
 	// row is written at the next start and charges nothing.
 	OutcomeLost Outcome = "lost"
 )
@@ -45,23 +45,23 @@ const (
 type Flags uint32
 
 const (
-	// FlagEstimated: token counts are the gateway's own, not the worker's.
+	// FlagEstimated says that token counts are the gateway's own, not the worker's.
 	FlagEstimated Flags = 1 << iota
-	// FlagCachedUnknown: the worker did not say how many input tokens came from
-	// its cache, so all input is priced in full.
+	// FlagCachedUnknown says that the worker did not report how many input
+	// tokens came from its cache, so all input is priced in full.
 	FlagCachedUnknown
-	// FlagAborted: the client left before the end.
+	// FlagAborted says that the client left before the end.
 	FlagAborted
-	// FlagOutputUnknown: output was generated but not counted.
+	// FlagOutputUnknown says that output was generated but not counted.
 	FlagOutputUnknown
-	// FlagUnpriced: the model has no price at the request's start, so the
+	// FlagUnpriced says that the model has no price at the request's start, so the
 	// costs are zero for want of a price.
 	FlagUnpriced
-	// FlagRecovered: the row was written at a later start of the gateway.
+	// FlagRecovered says that the row was written at a later start of the gateway.
 	FlagRecovered
-	// FlagStream: the client asked for a stream.
+	// FlagStream says that the client asked for a stream.
 	FlagStream
-	// FlagPreemptible: a policy allowed the request to be preempted.
+	// FlagPreemptible says that a policy allowed the request to be preempted.
 	FlagPreemptible
 )
 

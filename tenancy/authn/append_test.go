@@ -167,9 +167,7 @@ func TestAppendKeyTakesTurns(t *testing.T) {
 	var wg sync.WaitGroup
 	const n = 12
 	for i := range n {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			k, err := NewKey()
 			if err != nil {
 				t.Error(err)
@@ -178,7 +176,7 @@ func TestAppendKeyTakesTurns(t *testing.T) {
 			if err := AppendKey(path, string("ab"[i%2]), &k.Record); err != nil {
 				t.Error(err)
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	d, err := LoadFile(path)

@@ -76,8 +76,7 @@ func (r *reader) parse(text []byte) ast.Node {
 	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		p := problem{line: 1, col: 1, text: "not valid YAML"}
-		var ye yaml.Error
-		if errors.As(err, &ye) {
+		if ye, ok := errors.AsType[yaml.Error](err); ok {
 			if tk := ye.GetToken(); tk != nil {
 				p.line, p.col = tk.Position.Line, tk.Position.Column
 			}

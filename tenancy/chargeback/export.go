@@ -29,7 +29,7 @@ type Source interface {
 	Totals(ctx context.Context, from, to time.Time) ([]tenancy.Totals, error)
 }
 
-// ErrUnequal: the sums of an export and of the ledger differ.
+// ErrUnequal means that the sums of an export and of the ledger differ.
 var ErrUnequal = errors.New("the export does not equal the ledger")
 
 // Export writes the charges of a period (YYYY-MM, UTC, by the rows' end time)

@@ -144,16 +144,14 @@ func TestSeriesBoundHolds(t *testing.T) {
 		const workers, each = 4, 3000
 		var wg sync.WaitGroup
 		for w := range workers {
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
+			wg.Go(func() {
 				rng := rand.New(rand.NewPCG(uint64(w), 1))
 				for range each {
 					r := row(fmt.Sprint("t", rng.IntN(60)), fmt.Sprint("m", rng.IntN(30)), 100*(1+rng.IntN(6)))
 					r.Currency = []string{"USD", "EUR", "GBP"}[rng.IntN(3)]
 					m.Observe(r)
 				}
-			}()
+			})
 		}
 		wg.Wait()
 		if got := series(t, m); got > bound {

@@ -17,7 +17,7 @@ import (
 	"github.com/sluicegate/sluice/tenancy"
 )
 
-// ErrNoPrice: the table has no price for a model at a time.
+// ErrNoPrice means that the table has no price for a model at a time.
 var ErrNoPrice = errors.New("no price for this model at this time")
 
 // perTokens is how many tokens a price is for.

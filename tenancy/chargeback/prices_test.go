@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -173,7 +174,7 @@ func TestBadTables(t *testing.T) {
 func manyProblems() []string {
 	want := []string{"1:1: unknown key \"x\" in the file; known keys are currency, prices"}
 	for i := range 49 {
-		want = append(want, strings.Replace("N:5: a price should be a mapping, not a number", "N", string(big.NewInt(int64(i+3)).String()), 1))
+		want = append(want, strings.Replace("N:5: a price should be a mapping, not a number", "N", strconv.Itoa(i+3), 1))
 	}
 	return append(want, " 11 more problems")
 }

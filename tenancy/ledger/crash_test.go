@@ -44,9 +44,7 @@ func crashChild(path string) {
 	}
 	var wg sync.WaitGroup
 	for w := range 8 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			for i := 0; ; i++ {
 				id := fmt.Sprintf("%d-%d-%d", os.Getpid(), w, i)
 				if err := l.Begin(context.Background(), intent(id)); err != nil {
@@ -62,7 +60,7 @@ func crashChild(path string) {
 				}
 				say("R %s %d\n", id, row.OutputTokens)
 			}
-		}()
+		})
 	}
 	wg.Wait()
 }

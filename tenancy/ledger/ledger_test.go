@@ -194,9 +194,7 @@ func TestConcurrentRecords(t *testing.T) {
 	l := open(t, path, Options{Queue: 8, MaxBatch: 16})
 	var wg sync.WaitGroup
 	for w := range workers {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			for i := range each {
 				id := fmt.Sprintf("%d-%d", w, i)
 				if err := l.Begin(t.Context(), intent(id)); err != nil {
@@ -208,7 +206,7 @@ func TestConcurrentRecords(t *testing.T) {
 					t.Error(err)
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	rows := collect(t, l)
@@ -235,11 +233,9 @@ func TestCloseStoresWhatIsQueued(t *testing.T) {
 	var wg sync.WaitGroup
 	errs := make([]error, 200)
 	for i := range errs {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			errs[i] = l.Record(t.Context(), fullRow(fmt.Sprint(i)))
-		}()
+		})
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
