@@ -76,7 +76,7 @@ fuzz: native testdata ## run each fuzz target for FUZZTIME
 	done
 
 .PHONY: lint
-lint: ## gofmt, go vet, golangci-lint with the import rules
+lint: native ## gofmt, go vet, golangci-lint with the import rules
 	$(call say,lint)
 	@files=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	  [ -z "$$files" ] || { echo "not formatted by gofmt:" >&2; echo "$$files" >&2; exit 1; }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -86,6 +87,12 @@ func export(ctx context.Context, f exportFlags, stdout, stderr io.Writer) error 
 			f.prices = cfg.Prices.File
 		}
 	}
+	var prices *chargeback.Prices
+	if f.prices != "" {
+		if prices, err = chargeback.LoadPrices(f.prices); err != nil {
+			return err
+		}
+	}
 	reader, err := ledger.OpenReader(f.ledger)
 	if err != nil {
 		return err
@@ -115,10 +122,16 @@ func export(ctx context.Context, f exportFlags, stdout, stderr io.Writer) error 
 		return err
 	}
 	writeTotals(stderr, f.period, totals)
-	if f.prices == "" {
+	if prices == nil {
 		return nil
 	}
-	return comparePrices(ctx, stderr, rows, f.prices, from, to)
+	compared, err := comparePrices(ctx, rows, prices, from, to)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stderr, "%s: %d requests charged at the prices of %s, %d at others, %d without a price in either.\n",
+		f.period, compared.same, f.prices, compared.other, compared.unpriced)
+	return nil
 }
 
 // replaceFile lets write fill a temporary file beside path and puts it in path's place, so that path
@@ -126,6 +139,9 @@ func export(ctx context.Context, f exportFlags, stdout, stderr io.Writer) error 
 func replaceFile(path string, write func(io.Writer) error) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
+		if pe, ok := errors.AsType[*fs.PathError](err); ok {
+			err = pe.Err // the temporary file's name would only puzzle
+		}
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
 	defer func() {
@@ -171,16 +187,15 @@ func formatMicro(micro int64) string {
 	return fmt.Sprintf("%s%d.%06d", sign, micro/1_000_000, micro%1_000_000)
 }
 
-// comparePrices counts the requests whose prices are not those of the table.
-func comparePrices(ctx context.Context, w io.Writer, rows chargeback.Source, file string, from, to time.Time) error {
-	table, err := chargeback.LoadPrices(file)
-	if err != nil {
-		return err
-	}
-	same, other, unpriced := 0, 0, 0
+// priceCounts counts requests by whether their prices are those of a table.
+type priceCounts struct{ same, other, unpriced int }
+
+// comparePrices compares the prices of the requests that ended in [from, to) with a table's.
+func comparePrices(ctx context.Context, rows chargeback.Source, table *chargeback.Prices, from, to time.Time) (priceCounts, error) {
+	var n priceCounts
 	for row, err := range rows.Rows(ctx, from, to) {
 		if err != nil {
-			return fmt.Errorf("cannot read the ledger: %w", err)
+			return n, fmt.Errorf("cannot read the ledger: %w", err)
 		}
 		if row.InputTokens == 0 && row.OutputTokens == 0 {
 			continue // nothing was charged at any price
@@ -188,14 +203,12 @@ func comparePrices(ctx context.Context, w io.Writer, rows chargeback.Source, fil
 		price, ok := table.Price(row.Model, row.Start)
 		switch {
 		case row.Currency == "" && !ok:
-			unpriced++
+			n.unpriced++
 		case ok && price.Currency == row.Currency && price.Prices == row.Prices:
-			same++
+			n.same++
 		default:
-			other++
+			n.other++
 		}
 	}
-	fmt.Fprintf(w, "%s: %d requests charged at the prices of %s, %d at others, %d without a price in either.\n",
-		from.Format("2006-01"), same, file, other, unpriced)
-	return nil
+	return n, nil
 }

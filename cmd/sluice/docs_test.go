@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -66,5 +68,32 @@ func TestConfigurationIsDocumented(t *testing.T) {
 		if _, ok := keys[key]; !ok {
 			t.Errorf("%s is documented, but not a key", key)
 		}
+	}
+}
+
+// The annotated example is what `check` accepts, once the files that its first lines speak of are there.
+func TestDeployExample(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"deploy", "policies"} {
+		if err := os.CopyFS(filepath.Join(dir, name), os.DirFS("../../"+name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tokenizer := filepath.Join(dir, "deploy/tokenizers/qwen3-32b")
+	if err := os.MkdirAll(tokenizer, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{
+		filepath.Join(dir, "deploy/cache.key"):     make([]byte, minKeyBytes),
+		filepath.Join(tokenizer, "tokenizer.json"): []byte("{}"),
+	} {
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	code := execute(t.Context(), scriptNow, []string{"check", "-c", filepath.Join(dir, "deploy/sluice.yaml")}, strings.NewReader(""), &out, &out)
+	if code != exitOK || strings.Contains(out.String(), "unknown") {
+		t.Errorf("exit code %d:\n%s", code, out.String())
 	}
 }

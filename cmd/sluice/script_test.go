@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluicegate/sluice/tenancy"
+	"github.com/sluicegate/sluice/tenancy/ledger"
 )
 
 // The transcripts in testdata/script are command lines, each after a dollar sign, and what they print.
@@ -47,9 +50,53 @@ func playScripts(t *testing.T, glob string, folders map[string]string) {
 				}
 			}
 			t.Chdir(dir)
+			makeLedger(t, "ledger.db")
 			p := player{keyID: "new-key-id-0"}
 			golden(t, file, p.play(t, string(script)))
 		})
+	}
+}
+
+// makeLedger writes a ledger of one November: two tenants, a refusal, a request without a price, and one
+// that ended in December.
+func makeLedger(t *testing.T, path string) {
+	t.Helper()
+	l, err := ledger.Open(path, ledger.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	priced := tenancy.Prices{Input: 150_000, CachedInput: 15_000, Output: 600_000}
+	old := tenancy.Prices{Input: 300_000, CachedInput: 30_000, Output: 900_000}
+	row := func(id, tenant string, start time.Time, input, cached, output int64, p tenancy.Prices) *tenancy.Row {
+		r := &tenancy.Row{
+			ID: id, Tenant: tenant, Team: tenant + "-team", Principal: "key:k-" + tenant, Operation: "chat", Dialect: "openai",
+			Model: "tiny", RequestedModel: "tiny", Pool: "general", Worker: "w1", Class: "standard",
+			Status: 200, Outcome: tenancy.OutcomeCompleted, Phase: tenancy.PhaseDone, Attempts: 1,
+			InputTokens: input, CachedTokens: cached, OutputTokens: output,
+			Currency: "USD", Prices: p, Start: start, Duration: time.Second,
+		}
+		cost := func(tokens, price int64) int64 { return (tokens*price + 500_000) / 1_000_000 }
+		r.Costs = tenancy.Costs{Input: cost(input-cached, p.Input), CachedInput: cost(cached, p.CachedInput), Output: cost(output, p.Output)}
+		return r
+	}
+	at := func(day int) time.Time { return time.Date(2026, 11, day, 9, 0, 0, 0, time.UTC) }
+	rows := []*tenancy.Row{
+		row("r1", "acme", at(1), 900, 600, 250, priced),
+		row("r2", "acme", at(2), 901, 0, 7, old),
+		row("r3", "other", at(3), 33, 32, 1, priced),
+		row("r4", "acme", at(4), 0, 0, 0, tenancy.Prices{}),
+		row("r5", "acme", at(5), 12, 0, 5, tenancy.Prices{}),
+		row("r6", "acme", time.Date(2026, 11, 30, 23, 59, 59, 500_000_000, time.UTC), 10, 0, 10, priced),
+	}
+	rows[3].Currency, rows[3].Outcome, rows[3].Status = "", tenancy.OutcomeDenied, 429
+	rows[4].Currency, rows[4].Model, rows[4].Flags = "", "free", tenancy.FlagUnpriced
+	for _, r := range rows {
+		if err := l.Record(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -81,8 +82,10 @@ func metricFamilies() []metricFamily {
 // Sizes of the labels whose values are words of the code and not names of the configuration: as many as
 // there are, or a round number above.
 var fixedLabels = map[string]int{
-	"route": 7, "method": 8, "status": 64, "dialect": 2, "phase": 6, "code": 16, "reason": 16, "decision": 4, "unit": 6,
+	"route": 7, "method": 8, "status": 24, "dialect": 2, "phase": 6, "code": 16, "reason": 16, "decision": 4, "unit": 6,
 	"quantile": 2, "result": 3, "state": 5, "source": 3, "tokens": 2, "version": 1, "go_version": 1, "digest": 1,
+	// A worker may answer with any status that HTTP knows.
+	"sluice_upstream_attempts_total/status": 64,
 	// One rank for each worker: data parallelism is the engines' own setting. A worker with n ranks adds
 	// n - 1 times its sluice_kv_* series.
 	"rank": 1,
@@ -116,7 +119,7 @@ func ownSeries(cfg *Config, set *policy.Set) int {
 		n := 1
 		for _, label := range f.labels {
 			if !implied(label, f.labels) {
-				n *= sizes[label]
+				n *= cmp.Or(sizes[f.name+"/"+label], sizes[label])
 			}
 		}
 		if f.buckets > 0 {
