@@ -54,11 +54,11 @@ func metricFamilies() []metricFamily {
 		{"sluice_route_prediction_error_ratio", nil, 13},
 		{"sluice_route_worker_requests", []string{"pool", "worker"}, 0},
 		{"sluice_route_worker_prefill_tokens", []string{"pool", "worker"}, 0},
-		{"sluice_route_worker_prediction_ratio", []string{"pool", "worker", "quantile"}, 0},
+		{"sluice_route_worker_prediction_ratio", []string{"pool", "worker", "percentile"}, 0},
 		{"sluice_route_picks_total", []string{"result"}, 0},
 		{"sluice_route_prompt_tokens_total", nil, 0},
 		{"sluice_route_cached_tokens_total", nil, 0},
-		{"sluice_route_prediction_relative_error", []string{"quantile"}, 0},
+		{"sluice_route_prediction_relative_error", []string{"percentile"}, 0},
 		{"sluice_route_tokenizer_state", []string{"model", "state"}, 0},
 		{"sluice_route_tokenised_total", []string{"model", "source"}, 0},
 		{"sluice_kv_index_keys", nil, 0},
@@ -83,7 +83,7 @@ func metricFamilies() []metricFamily {
 // there are, or a round number above.
 var fixedLabels = map[string]int{
 	"route": 7, "method": 8, "status": 24, "dialect": 2, "phase": 6, "code": 16, "reason": 16, "decision": 4, "unit": 6,
-	"quantile": 2, "result": 3, "state": 5, "source": 3, "tokens": 2, "version": 1, "go_version": 1, "digest": 1,
+	"percentile": 2, "result": 3, "state": 5, "source": 3, "tokens": 2, "version": 1, "go_version": 1, "digest": 1,
 	// A worker may answer with any status that HTTP knows.
 	"sluice_upstream_attempts_total/status": 64,
 	// One rank for each worker: data parallelism is the engines' own setting. A worker with n ranks adds
