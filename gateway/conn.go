@@ -2,11 +2,14 @@ package gateway
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -18,14 +21,41 @@ type listener struct {
 	watch        *watcher
 	writeTimeout time.Duration
 	open         *atomic.Int64
+	log          *slog.Logger
 }
 
-// Accept waits for the next connection.
+// maxAcceptPause bounds the pause after an Accept that failed for want of
+// something.
+const maxAcceptPause = time.Second
+
+// Accept waits for the next connection. Where the system has run out of
+// descriptors or memory it waits for better times, which come as soon as
+// connections end; the server would take the error for the end of the listener.
 func (l *listener) Accept() (net.Conn, error) {
-	nc, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, maxAcceptPause) {
+		nc, err := l.Listener.Accept()
+		if err == nil {
+			return l.watched(nc)
+		}
+		if !passing(err) {
+			return nil, err
+		}
+		l.log.Warn("cannot accept connections at the moment", "error", err, "pause", pause)
+		time.Sleep(pause)
 	}
+}
+
+// passing reports whether a failed Accept may succeed when tried again.
+func passing(err error) bool {
+	for _, e := range [...]syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *listener) watched(nc net.Conn) (net.Conn, error) {
 	tcp, ok := nc.(*net.TCPConn)
 	if !ok {
 		_ = nc.Close()

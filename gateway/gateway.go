@@ -164,7 +164,7 @@ func (discardLogger) Printf(string, ...any) {}
 // Serve accepts connections on ln, a TCP listener, until Shutdown. A non-nil
 // tlsConfig makes it speak TLS.
 func (g *Gateway) Serve(ln net.Listener, tlsConfig *tls.Config) error {
-	var served net.Listener = &listener{Listener: ln, watch: g.watch, writeTimeout: g.cfg.ClientWrite, open: &g.conns}
+	var served net.Listener = &listener{Listener: ln, watch: g.watch, writeTimeout: g.cfg.ClientWrite, open: &g.conns, log: g.log}
 	if tlsConfig != nil {
 		served = tls.NewListener(served, tlsConfig)
 	}

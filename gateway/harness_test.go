@@ -41,12 +41,18 @@ type rig struct {
 	tokens  *fakeTokenizer
 	tenant  *tenancy.Tenant
 	tls     *gatewaytest.Certificate
+	wrap    func(net.Listener) net.Listener
 }
 
 type rigOption func(*rig, *Config)
 
 func withTLS() rigOption {
 	return func(r *rig, _ *Config) { r.tls = gatewaytest.NewCertificate(r.t) }
+}
+
+// withListener puts something between the gateway and its listener.
+func withListener(wrap func(net.Listener) net.Listener) rigOption {
+	return func(r *rig, _ *Config) { r.wrap = wrap }
 }
 
 func withConfig(set func(*Config)) rigOption {
@@ -109,6 +115,9 @@ func (r *rig) serve() {
 		r.t.Fatal(err)
 	}
 	r.addr = ln.Addr().String()
+	if r.wrap != nil {
+		ln = r.wrap(ln)
+	}
 	var cfg *tls.Config
 	if r.tls != nil {
 		cfg = r.tls.Server
