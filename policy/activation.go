@@ -53,7 +53,8 @@ type activation struct {
 	e      *evaluation
 	b      *binding
 	budget *budget
-	// vars are the binding's variables, evaluated at most once.
+	// vars are the binding's variables, evaluated at most once; nil until one is
+	// read.
 	vars []slot
 }
 
@@ -99,6 +100,9 @@ func (a *activation) variable(name string) (any, bool) {
 	i, ok := a.b.policy.varIndex[name]
 	if !ok {
 		return nil, false
+	}
+	if a.vars == nil {
+		a.vars = make([]slot, len(a.b.policy.variables))
 	}
 	s := &a.vars[i]
 	if s.val == nil && s.err == nil {

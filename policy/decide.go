@@ -118,14 +118,20 @@ func comparePositions(a, b position) int {
 // another has denied.
 func (e *evaluation) judgeAll(bindings []*binding, d *Decision) []judged {
 	var out []judged
+	var spare *activation // of a binding that does not apply: it has read no variable
 	for _, b := range bindings {
 		if !e.selects(b) {
 			continue
 		}
-		j := judged{a: e.bind(b)}
-		if !j.a.applies(d) {
+		if spare == nil {
+			spare = &activation{}
+		}
+		spare.reset(e, b)
+		if !spare.applies(d) {
 			continue
 		}
+		j := judged{a: spare}
+		spare = nil
 		d.LogInFull = d.LogInFull || b.audit
 		j.a.validate(d)
 		j.fired = j.a.fire(d)

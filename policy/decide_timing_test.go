@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// timingSet has 20 policies with three expressions each, all of which match:
-// the usual mixture of conditions, look-ups in lists and maps, and limits.
+// timingSet has 20 policies with three expressions each: the usual mixture of
+// conditions, look-ups in lists and maps, and limits. Their texts differ, except
+// for the match conditions, which real sets repeat.
 func timingSet(tb testing.TB, matching int) *Set {
 	var b strings.Builder
 	for i := range 20 {
@@ -20,23 +21,23 @@ func timingSet(tb testing.TB, matching int) *Set {
 		case 0:
 			fmt.Fprintf(&b, "%s", policyText(fmt.Sprintf("p%d", i), fmt.Sprintf(`
   matchConditions: [{ name: m, expression: "request.operation in %s" }]
-  validations: [{ name: v, expression: "tenant.tier in ['gold', 'silver'] && request.n <= 8", message: no }]
-  effects: [{ name: e, when: "'batch' in principal.groups", qos: { class: batch } }]`, op), "Deny"))
+  validations: [{ name: v, expression: "tenant.tier in ['gold', 'silver'] && request.n <= %d", message: no }]
+  effects: [{ name: e, when: "'batch%d' in principal.groups", qos: { class: batch } }]`, op, i+8, i), "Deny"))
 		case 1:
 			fmt.Fprintf(&b, "%s", policyText(fmt.Sprintf("p%d", i), fmt.Sprintf(`
   matchConditions: [{ name: m, expression: "request.operation in %s" }]
-  variables: [{ name: zone, expression: "tenant.labels[?'zone'].orValue('onprem')" }]
-  effects: [{ name: e, when: "variables.zone == 'eu'", route: { requirePoolLabels: { zone: eu } } }]`, op), "Deny"))
+  variables: [{ name: zone, expression: "tenant.labels[?'zone%d'].orValue('onprem')" }]
+  effects: [{ name: e, when: "variables.zone == 'eu'", route: { requirePoolLabels: { zone: eu } } }]`, op, i), "Deny"))
 		case 2:
 			fmt.Fprintf(&b, "%s", policyText(fmt.Sprintf("p%d", i), fmt.Sprintf(`
   matchConditions: [{ name: m, expression: "request.operation in %s" }]
   validations:
-    - { name: v, expression: "!request.model.startsWith('external/')", message: no }
-    - { name: w, expression: "request.max_tokens.orValue(0) <= 100000", message: no }`, op), "Deny"))
+    - { name: v, expression: "!request.model.startsWith('external%d/')", message: no }
+    - { name: w, expression: "request.max_tokens.orValue(0) <= %d", message: no }`, op, i, 100000+i), "Deny"))
 		case 3:
 			fmt.Fprintf(&b, "%s", policyText(fmt.Sprintf("p%d", i), fmt.Sprintf(`
   matchConditions: [{ name: m, expression: "request.operation in %s" }]
-  limits: [{ name: l, unit: requests, window: 1m, limit: "tenant.tier == 'gold' ? 600 : 60", key: [tenant.id] }]`, op), "Deny"))
+  limits: [{ name: l, unit: requests, window: 1m, limit: "tenant.tier == 'gold' ? %d : 60", key: [tenant.id] }]`, op, 600+i), "Deny"))
 		}
 	}
 	return mustLoad(tb, testConfig(), b.String())

@@ -68,14 +68,17 @@ func (e *evaluation) restart(ctx context.Context) {
 
 // bind returns the activation of one binding.
 func (e *evaluation) bind(b *binding) *activation {
-	a := &activation{e: e, b: b, budget: &e.live}
+	a := &activation{}
+	a.reset(e, b)
+	return a
+}
+
+// reset makes an activation that has read no variable that of another binding.
+func (a *activation) reset(e *evaluation, b *binding) {
+	*a = activation{e: e, b: b, budget: &e.live}
 	if b.mode != Enforced {
 		a.budget = &e.other
 	}
-	if n := len(b.policy.variables); n > 0 {
-		a.vars = make([]slot, n)
-	}
-	return a
 }
 
 // run evaluates an expression within all limits, or finds the result of an

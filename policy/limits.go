@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -28,7 +27,7 @@ func (e *evaluation) addLimits(d *Decision, found []judged) {
 		for i := range j.a.b.policy.limits {
 			l := &j.a.b.policy.limits[i]
 			r := reservation{j.a, l, j.a.position(LimitRule, i)}
-			out, applies, err := j.a.reserve(l)
+			out, applies, err := j.a.reserve(l, i)
 			switch {
 			case err != nil:
 				j.a.fail(d, r.at, l.ref, err)
@@ -68,8 +67,8 @@ func (e *evaluation) resolveForCharge(l *limit) {
 	}
 }
 
-// reserve evaluates one limit. applies is false when its condition is.
-func (a *activation) reserve(l *limit) (out Limit, applies bool, err error) {
+// reserve evaluates the i-th limit of the policy. applies is false when its condition is.
+func (a *activation) reserve(l *limit, i int) (out Limit, applies bool, err error) {
 	if l.when != nil {
 		if applies, err = a.bool(l.when); err != nil || !applies {
 			return out, false, err
@@ -88,7 +87,7 @@ func (a *activation) reserve(l *limit) (out Limit, applies bool, err error) {
 	if out.Key, err = a.key(l.key); err != nil {
 		return out, false, err
 	}
-	out.Counter = counter(a.b, l, out.Key)
+	out.Counter = a.b.counter(i, out.Key)
 	if out.Estimate, err = a.estimate(l); err != nil {
 		return out, false, err
 	}
@@ -115,27 +114,35 @@ func (a *activation) key(parts []*expression) ([]string, error) {
 	return out, nil
 }
 
-// counter encodes the identity of a counter: each part with its length, so
-// that no choice of separators can make two identities equal. The mode is part
-// of it, as a rehearsal never counts in the real counter.
-func counter(b *binding, l *limit, key []string) string {
+// counterPrefix encodes what makes a counter, its key aside: each part with its
+// length, so that no choice of separators can make two identities equal. The
+// mode is part of it, as a rehearsal never counts in the real counter.
+func counterPrefix(b *binding, l *limit) string {
 	window := l.doc.window.Calendar
 	if window == "" {
 		window = strconv.FormatInt(int64(l.doc.window.Duration/time.Second), 10)
 	}
-	var s strings.Builder
-	part := func(p string) {
-		s.WriteString(strconv.Itoa(len(p)))
-		s.WriteByte(':')
-		s.WriteString(p)
-	}
+	var out []byte
 	for _, p := range []string{b.policy.name, l.doc.name, b.name, string(b.mode), string(l.doc.unit), window} {
-		part(p)
+		out = appendPart(out, p)
 	}
-	for _, p := range key {
-		part(p)
+	return string(out)
+}
+
+func appendPart(dst []byte, part string) []byte {
+	dst = strconv.AppendInt(dst, int64(len(part)), 10)
+	dst = append(dst, ':')
+	return append(dst, part...)
+}
+
+// counter is the whole identity of the i-th limit's counter.
+func (b *binding) counter(i int, key []string) string {
+	var space [256]byte
+	out := append(space[:0], b.counters[i]...)
+	for _, k := range key {
+		out = appendPart(out, k)
 	}
-	return s.String()
+	return string(out)
 }
 
 // estimate is the amount to reserve, by the unit where the policy gives none.

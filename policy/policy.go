@@ -72,8 +72,8 @@ type binding struct {
 	mode     Mode
 	audit    bool
 	params   map[string]ref.Val // by full name
-	// rank is the place in the canonical order: policy name, then binding name.
-	rank int
+	// counters are the beginnings of the identities of the limits' counters.
+	counters []string
 }
 
 // builder compiles the documents of one load.

@@ -218,12 +218,14 @@ func (b *builder) decodeParams(docs []*bindingDoc, policies map[string]*policyDo
 	return out, sizes
 }
 
-// order fixes the order of evaluation and the ranks.
+// order fixes the order of evaluation.
 func (s *Set) order(all []*binding) {
 	all = slices.DeleteFunc(all, func(b *binding) bool { return b.policy == nil })
 	slices.SortFunc(all, compareBindings)
-	for i, b := range all {
-		b.rank = i
+	for _, b := range all {
+		for j := range b.policy.limits {
+			b.counters = append(b.counters, counterPrefix(b, &b.policy.limits[j]))
+		}
 		if b.mode == Shadow {
 			s.shadow = append(s.shadow, b)
 		} else {
