@@ -286,6 +286,12 @@ func (g *Gateway) begin(ctx *fasthttp.RequestCtx) *exchange {
 	if g.draining.Load() {
 		ctx.SetConnectionClose()
 	}
+	// The server holds a response back while a pipelined request waits behind
+	// it, unless a handler has set a write deadline. What the deadline is
+	// doesn't matter: the connection sets its own for every write.
+	if err := ctx.SetWriteDeadline(time.Time{}); err != nil {
+		g.log.Debug("cannot have responses flushed at once", "error", err)
+	}
 	return ex
 }
 

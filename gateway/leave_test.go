@@ -142,3 +142,27 @@ func TestPipelinedRequestsAreNoLeave(t *testing.T) {
 		}
 	}
 }
+
+// TestPipelinedAnswersAreNotHeldBack sees the whole first answer while the
+// request behind it is still served.
+func TestPipelinedAnswersAreNotHeldBack(t *testing.T) {
+	for name, first := range map[string]string{"not streaming": chatBody, "stream": streamBody} {
+		t.Run(name, func(t *testing.T) {
+			worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"), gatewaytest.Stall())
+			r := newRig(t, []string{worker.URL()})
+			c := r.dial()
+			auth := "Authorization: Bearer " + goodKey
+			if err := c.Write(gatewaytest.RequestText("POST", "/v1/chat/completions", first, auth) +
+				gatewaytest.RequestText("POST", "/v1/chat/completions", chatBody, auth)); err != nil {
+				t.Fatal(err)
+			}
+			if resp, body := c.Answer(); resp.StatusCode != 200 {
+				t.Fatalf("got %d %s", resp.StatusCode, body)
+			}
+			worker.Next(t)
+			worker.Next(t)
+			c.Leave(gatewaytest.FIN)
+			r.idle()
+		})
+	}
+}
