@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -95,10 +96,7 @@ var fixedLabels = map[string]int{
 // each metric the product of the numbers of values that its labels can take. Labels that follow from
 // another one (the dialect from the route, the pool from the worker) add nothing.
 func ownSeries(cfg *Config, set *policy.Set) int {
-	sizes := make(map[string]int, len(fixedLabels)+8)
-	for label, n := range fixedLabels {
-		sizes[label] = n
-	}
+	sizes := maps.Clone(fixedLabels)
 	sizes["model"], sizes["class"], sizes["pool"] = len(cfg.Models), len(cfg.Policy.Classes), len(cfg.Pools)
 	for i := range cfg.Pools {
 		sizes["worker"] += len(cfg.Pools[i].Workers)
