@@ -113,6 +113,7 @@ func TestCountersAreBounded(t *testing.T) {
 	}
 	// Once they have been idle for a window there is room again.
 	for i := range 10 {
-		mustReserve(t, l, after(time.Duration(i+2)*time.Minute), tokens(fmt.Sprint("new", i), 10, 1))
+		now := after(time.Duration(i+2) * time.Minute)
+		mustReserve(t, l, now, tokens(fmt.Sprint("new", i), 10, 1)).Settle(now, nil)
 	}
 }
