@@ -20,7 +20,7 @@ type listener struct {
 	net.Listener
 	watch        *watcher
 	writeTimeout time.Duration
-	open         *atomic.Int64
+	open         *connSet
 	log          *slog.Logger
 }
 
@@ -62,7 +62,7 @@ func (l *listener) watched(nc net.Conn) (net.Conn, error) {
 		return nil, fmt.Errorf("cannot serve a %T: the public listener must be TCP", nc)
 	}
 	c := &conn{tcp: tcp, watch: l.watch, writeTimeout: l.writeTimeout, open: l.open}
-	l.open.Add(1)
+	l.open.add(c)
 	l.watch.add(c)
 	return c, nil
 }
@@ -76,15 +76,18 @@ type conn struct {
 	watch        *watcher
 	watchID      int32
 	writeTimeout time.Duration
-	open         *atomic.Int64
+	open         *connSet
 
 	closeOnce sync.Once
 	closeErr  error
 
 	// closing makes the next read report the end, so that the server closes
-	// the connection after the response under way, whose header said nothing
-	// of it.
+	// the connection after the response under way, whose header may have said
+	// nothing of it.
 	closing atomic.Bool
+
+	// received says that at least a byte has come.
+	received atomic.Bool
 
 	// linger makes Close wait a moment for a peer that is still sending, so
 	// that the reset which unread bytes cause doesn't destroy the answer.
@@ -126,6 +129,13 @@ func (c *conn) peerGone() {
 	}
 }
 
+// stopReading makes a read that waits, and every later one, report the end. An
+// answer under way is not disturbed.
+func (c *conn) stopReading() {
+	c.closing.Store(true)
+	_ = c.tcp.SetReadDeadline(time.Unix(1, 0))
+}
+
 // closeAfterResponse ends the connection once the response under way has been
 // written.
 func (c *conn) closeAfterResponse() { c.closing.Store(true) }
@@ -135,7 +145,11 @@ func (c *conn) Read(p []byte) (int, error) {
 	if c.closing.Load() {
 		return 0, io.EOF
 	}
-	return c.tcp.Read(p)
+	n, err := c.tcp.Read(p)
+	if n > 0 && !c.received.Load() {
+		c.received.Store(true)
+	}
+	return n, err
 }
 
 // Write implements net.Conn with a fresh deadline for every call.
@@ -150,7 +164,7 @@ func (c *conn) Write(p []byte) (int, error) {
 func (c *conn) Close() error {
 	c.closeOnce.Do(func() {
 		c.watch.remove(c)
-		c.open.Add(-1)
+		c.open.remove(c)
 		if c.linger.Load() {
 			c.drain()
 		}

@@ -39,7 +39,7 @@ func (ex *exchange) forward(ctx *fasthttp.RequestCtx) *rejection {
 	ex.prepare(ctx)
 	if err := ex.beginLedger(); err != nil {
 		if ex.over() {
-			return ex.interrupted()
+			return shuttingDown()
 		}
 		return unavailableBecause(err)
 	}
@@ -47,7 +47,7 @@ func (ex *exchange) forward(ctx *fasthttp.RequestCtx) *rejection {
 	saturated := true
 	for range ex.g.cfg.Retries + 1 {
 		if ex.over() {
-			return ex.interrupted()
+			return shuttingDown()
 		}
 		res, err := ex.g.parts.Router.Pick(time.Now(), &ex.pick)
 		if err != nil {
@@ -59,7 +59,7 @@ func (ex *exchange) forward(ctx *fasthttp.RequestCtx) *rejection {
 			return nil
 		}
 		if ex.over() {
-			return ex.interrupted()
+			return shuttingDown()
 		}
 		if !again {
 			return rej
@@ -97,11 +97,6 @@ func (ex *exchange) noWorker(err error, last *rejection, saturated bool) *reject
 	rej := unavailable("no worker of the permitted pools is ready; try again", 5*time.Second)
 	rej.cause = err
 	return rej
-}
-
-// interrupted is the end of a request that the client or a shutdown cut short.
-func (ex *exchange) interrupted() *rejection {
-	return unavailable("the gateway is shutting down", 5*time.Second)
 }
 
 // prepare computes what every attempt shares: the salt, the tokens, the body.

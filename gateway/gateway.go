@@ -109,7 +109,7 @@ type Gateway struct {
 
 	draining atomic.Bool
 	stopping atomic.Bool
-	conns    atomic.Int64
+	conns    connSet
 	inFlight atomic.Int64
 	byRoute  map[*route]*atomic.Int64 // filled once
 	live     liveSet
@@ -132,6 +132,7 @@ func New(cfg Config, parts Parts, st *State) (*Gateway, error) {
 		g.log = slog.New(slog.DiscardHandler)
 	}
 	g.live.init()
+	g.conns.init()
 	g.state.Store(st)
 	g.server = &fasthttp.Server{
 		Handler:                      g.Handle,
@@ -189,7 +190,8 @@ func (g *Gateway) Draining() bool { return g.draining.Load() }
 
 // Shutdown stops accepting, waits for running requests until ctx ends, then
 // cuts those that are left, each with its dialect's error, and waits until
-// they have been settled.
+// they have been settled. Requests that are still on their way by then are
+// refused.
 func (g *Gateway) Shutdown(ctx context.Context) error {
 	g.draining.Store(true)
 	done := make(chan error, 1)
@@ -201,6 +203,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	}
 	g.stopping.Store(true)
 	g.live.cutAll()
+	g.conns.stopReading()
 	return <-done
 }
 
@@ -212,7 +215,7 @@ func (g *Gateway) Close() error {
 }
 
 // Connections is the number of open client connections.
-func (g *Gateway) Connections() int64 { return g.conns.Load() }
+func (g *Gateway) Connections() int64 { return int64(g.conns.len()) }
 
 // InFlight is the number of requests between their first check and their end.
 func (g *Gateway) InFlight() int64 { return g.inFlight.Load() }
@@ -263,6 +266,9 @@ func (g *Gateway) infer(ctx *fasthttp.RequestCtx, ex *exchange) {
 			return
 		}
 		if rej != nil {
+			if ex.wasCut.Load() {
+				rej = shuttingDown() // what failed did so because of that
+			}
 			ex.reject(ctx, rej)
 			return
 		}
@@ -282,6 +288,9 @@ func (g *Gateway) begin(ctx *fasthttp.RequestCtx) *exchange {
 	g.live.add(ex)
 	if ex.conn = clientConn(ctx.Conn()); ex.conn != nil && !ex.conn.attach(ex.clientLeft) {
 		ex.clientLeft()
+	}
+	if g.stopping.Load() {
+		ex.cut() // Shutdown may have looked for running requests before this one
 	}
 	if g.draining.Load() {
 		ctx.SetConnectionClose()

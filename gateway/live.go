@@ -33,3 +33,46 @@ func (l *liveSet) cutAll() {
 		ex.cut()
 	}
 }
+
+// connSet is the set of open client connections, so that a shutdown past its
+// deadline doesn't wait for requests that are still on their way.
+type connSet struct {
+	// mu protects the fields below.
+	mu      sync.Mutex
+	set     map[*conn]struct{}
+	stopped bool
+}
+
+func (s *connSet) init() { s.set = make(map[*conn]struct{}) }
+
+func (s *connSet) add(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.set[c] = struct{}{}
+	if s.stopped {
+		c.stopReading()
+	}
+}
+
+func (s *connSet) remove(c *conn) {
+	s.mu.Lock()
+	delete(s.set, c)
+	s.mu.Unlock()
+}
+
+func (s *connSet) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.set)
+}
+
+// stopReading ends the reading of requests on every connection, those to come
+// included.
+func (s *connSet) stopReading() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	for c := range s.set {
+		c.stopReading()
+	}
+}

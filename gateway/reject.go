@@ -69,6 +69,12 @@ func unavailable(message string, retry time.Duration) *rejection {
 	}
 }
 
+// shuttingDown is the end of a request that a shutdown cut short. A client that
+// left gets it as well, and doesn't see it.
+func shuttingDown() *rejection {
+	return unavailable("the gateway is shutting down", 5*time.Second)
+}
+
 func upstreamFailed(code, message string, status int, cause error) *rejection {
 	return &rejection{
 		status: status, kind: "server_error", code: code, message: message,

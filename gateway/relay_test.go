@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"io"
 	"strings"
 	"testing"
@@ -277,36 +276,5 @@ func TestKeepAliveComments(t *testing.T) {
 	}
 	if row := r.row(); row.Outcome != tenancy.OutcomeCompleted {
 		t.Errorf("row %+v", row)
-	}
-}
-
-// TestShutdownCutsWhatIsLeft ends a stream at the deadline with an error event.
-func TestShutdownCutsWhatIsLeft(t *testing.T) {
-	worker := gatewaytest.NewWorker(t, gatewaytest.StallAfter(gatewaytest.RoleEvent, gatewaytest.ContentEvent("a", "")))
-	r := newRig(t, []string{worker.URL()})
-	client := r.chat(streamBody)
-	body := client.Head().Body
-	events := gatewaytest.NewEventReader(body)
-	for range 2 {
-		if _, err := events.Next(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if err := r.g.Shutdown(ctx); err != nil {
-		t.Fatal(err)
-	}
-	rest, err := events.All()
-	if err != nil || len(rest) != 1 || !strings.Contains(rest[0].Data, `"code":"unavailable"`) {
-		t.Fatalf("got %v %v", rest, err)
-	}
-	if row := r.row(); row.InputTokens == 0 || row.OutputTokens != 1 {
-		t.Errorf("row %+v", row)
-	}
-	select {
-	case <-worker.Seen()[0].Left:
-	case <-time.After(patience):
-		t.Error("the worker still has the request")
 	}
 }

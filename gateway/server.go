@@ -82,6 +82,10 @@ func (ex *exchange) discard() {
 // closed after it in every case.
 func (g *Gateway) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 	if c := clientConn(ctx.Conn()); c != nil {
+		if !c.received.Load() {
+			_ = c.Close() // there was no request, so there is no answer
+			return
+		}
 		c.linger.Store(true)
 	}
 	if errors.Is(err, fasthttp.ErrBodyTooLarge) {
@@ -95,7 +99,11 @@ func (g *Gateway) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 		return
 	}
 	rej := readRejection(err)
-	g.parts.Meter.FramingRejected(rej.code)
+	if g.stopping.Load() {
+		rej = shuttingDown()
+	} else {
+		g.parts.Meter.FramingRejected(rej.code)
+	}
 	id := newID()
 	ctx.Response.Reset()
 	ctx.Response.Header.Set("x-request-id", id)
