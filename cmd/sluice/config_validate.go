@@ -321,11 +321,12 @@ func (v *validator) pacing() {
 func (v *validator) scoring(err error) {
 	text := strings.TrimPrefix(err.Error(), "scoring: ")
 	field, rest, _ := strings.Cut(text, " ")
-	path := "scoring"
-	for name := range strings.SplitSeq(field, ".") {
-		path += "." + strings.ToLower(name[:min(1, len(name))]) + name[min(1, len(name)):]
+	names := strings.Split(field, ".")
+	for i, name := range names {
+		first := min(1, len(name))
+		names[i] = strings.ToLower(name[:first]) + name[first:]
 	}
-	v.errorf(path, "%s", rest)
+	v.errorf("scoring."+strings.Join(names, "."), "%s", rest)
 }
 
 func (v *validator) observability() {
