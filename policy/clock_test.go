@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,7 +66,8 @@ func TestInterrupt(t *testing.T) {
 	e.clock.spent = requestTimeLimit
 	a := e.bind(s.live[0])
 	_, err := a.run(s.policies[0].validations[0].expr)
-	if own, ok := err.(*evalError); !ok || own.kind != ErrorClock {
+	var own *evalError
+	if !errors.As(err, &own) || own.kind != ErrorClock {
 		t.Errorf("got %v", err)
 	}
 }

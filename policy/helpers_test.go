@@ -39,14 +39,9 @@ func mustLoad(t testing.TB, cfg Config, text string) *Set {
 	t.Helper()
 	s, err := load(cfg, text)
 	if err != nil {
-		t.Fatalf("cannot load:\n%v\n%s", err, numbered(text))
+		t.Fatalf("cannot load:\n%v\n%s", err, text)
 	}
 	return s
-}
-
-func numbered(text string) string {
-	lines := strings.Split(text, "\n")
-	return strings.Join(lines, "\n")
 }
 
 // policyText writes a policy with the given spec (indented by two) and a

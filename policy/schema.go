@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -338,7 +337,3 @@ func scalarSize(v ref.Val) uint64 {
 func (s valueSize) union(o valueSize) valueSize {
 	return valueSize{max(s.self, o.self), max(s.key, o.key), max(s.elem, o.elem)}
 }
-
-// compareParams orders a schema by name, so that no result depends on the
-// order in a document.
-func compareParams(a, b paramSchema) int { return cmp.Compare(a.name, b.name) }
