@@ -17,11 +17,16 @@ import (
 // maxRequestLine bounds the request line.
 const maxRequestLine = 8 << 10
 
-// checkRoute finds the route and judges the method. A nil route without a
-// rejection means the request has been answered.
+// checkRoute judges the framing, finds the route and judges the method. A nil
+// route without a rejection means the request has been answered.
 func (ex *exchange) checkRoute(ctx *fasthttp.RequestCtx) (*route, *rejection) {
 	h := &ctx.Request.Header
 	ex.method = methodName(h.Method())
+	if rej := framingFault(h); rej != nil {
+		_, ex.dialect = findRoute(h.RequestURI())
+		ex.g.parts.Meter.FramingRejected(rej.code)
+		return nil, rej
+	}
 	target := h.RequestURI()
 	if len(target) > maxRequestLine {
 		return nil, &rejection{
@@ -109,8 +114,12 @@ func authReason(err error) string {
 
 // checkMedia judges content type and coding before the body is looked at.
 func (ex *exchange) checkMedia(ctx *fasthttp.RequestCtx) *rejection {
-	h := &ctx.Request.Header
 	ex.bodyBytes = len(ctx.Request.Body())
+	return mediaFault(&ctx.Request.Header)
+}
+
+// mediaFault returns what is wrong with a body's type or coding, or nil.
+func mediaFault(h *fasthttp.RequestHeader) *rejection {
 	media, params, _ := bytes.Cut(h.ContentType(), []byte(";"))
 	if !bytes.EqualFold(bytes.TrimSpace(media), []byte("application/json")) || !utf8Charset(params) {
 		return &rejection{
@@ -119,10 +128,10 @@ func (ex *exchange) checkMedia(ctx *fasthttp.RequestCtx) *rejection {
 		}
 	}
 	if coding := h.Peek("Content-Encoding"); len(coding) > 0 && !bytes.EqualFold(coding, []byte("identity")) {
-		ctx.Response.Header.Set("Accept-Encoding", "identity")
 		return &rejection{
 			status: fasthttp.StatusUnsupportedMediaType, kind: "invalid_request_error", code: "unsupported_media_type",
 			message: "the body must not be compressed: send it without Content-Encoding", outcome: tenancy.OutcomeRejected,
+			coding: true,
 		}
 	}
 	return nil

@@ -23,6 +23,7 @@ type rejection struct {
 	retryAfter time.Duration // sent if above zero
 	noRetry    bool          // x-should-retry: false
 	closeConn  bool
+	coding     bool // say in Accept-Encoding what coding of a body is taken
 	outcome    tenancy.Outcome
 	cause      error
 }
@@ -97,6 +98,9 @@ func (r *rejection) write(ctx *fasthttp.RequestCtx, d dialect, requestID string)
 	resp.Header.SetContentType("application/json")
 	if r.status == fasthttp.StatusUnauthorized {
 		resp.Header.Set("WWW-Authenticate", "Bearer")
+	}
+	if r.coding {
+		resp.Header.Set("Accept-Encoding", "identity")
 	}
 	if r.retryAfter > 0 {
 		seconds := int64((r.retryAfter + time.Second - 1) / time.Second)

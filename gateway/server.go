@@ -15,56 +15,71 @@ import (
 const refuseBody = 1
 
 // headerReceived is asked before a request's body is read. A request that will
-// be refused for its route or its credential doesn't get to send one.
+// be refused for its header doesn't get to send one.
 func (g *Gateway) headerReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	cfg := fasthttp.RequestConfig{ReadTimeout: g.cfg.BodyRead, MaxRequestBodySize: g.cfg.BodyBytes}
-	r, _ := findRoute(h.RequestURI())
-	if r == nil || !r.post {
-		cfg.MaxRequestBodySize = refuseBody
+	if g.wantsBody(h) {
 		return cfg
 	}
-	cred, reason := credential(h)
-	if reason != "" {
-		cfg.MaxRequestBodySize = refuseBody
-		return cfg
-	}
-	if _, err := g.state.Load().Identifier.Identify(cred, time.Now()); err != nil {
-		cfg.MaxRequestBodySize = refuseBody
+	cfg.MaxRequestBodySize = refuseBody
+	if h.ContentLength() < 0 && len(h.Peek("Transfer-Encoding")) > 0 {
+		// The server forgets the header when it meets a chunk over the limit,
+		// but not when it refuses a length.
+		h.SetContentLength(refuseBody + 1)
 	}
 	return cfg
 }
 
-// expect answers Expect: 100-continue: the checks that need no body run first.
-func (g *Gateway) expect(ctx *fasthttp.RequestCtx) int {
-	if g.refusedEarly(ctx) {
-		return ctx.Response.StatusCode()
+// wantsBody reports whether a request's body has to be read to answer it.
+func (g *Gateway) wantsBody(h *fasthttp.RequestHeader) bool {
+	r, _ := findRoute(h.RequestURI())
+	if r == nil || !r.post || !h.IsPost() {
+		return false
 	}
-	if ctx.Request.Header.ContentLength() > g.cfg.BodyBytes {
-		ex := g.begin(ctx)
-		ex.reject(ctx, g.tooLarge())
-		return fasthttp.StatusRequestEntityTooLarge
+	cred, reason := credential(h)
+	if reason != "" {
+		return false
 	}
-	return fasthttp.StatusContinue
+	p, err := g.state.Load().Identifier.Identify(cred, time.Now())
+	return err == nil && !p.Tenant.Disabled && mediaFault(h) == nil
 }
 
-// refusedEarly runs the checks on route, method and credential, and answers if
-// one fails. If none does, nothing is kept of the run.
-func (g *Gateway) refusedEarly(ctx *fasthttp.RequestCtx) bool {
+// expect answers Expect: 100-continue: the checks that need no body run first.
+func (g *Gateway) expect(ctx *fasthttp.RequestCtx) int {
+	ex := g.early(ctx)
+	if ex != nil && ctx.Request.Header.ContentLength() <= g.cfg.BodyBytes {
+		ex.discard()
+		return fasthttp.StatusContinue
+	}
+	if ex != nil {
+		ex.reject(ctx, g.tooLarge())
+	}
+	if c := clientConn(ctx.Conn()); c != nil {
+		c.linger.Store(true) // the body may be on its way all the same
+	}
+	return ctx.Response.StatusCode()
+}
+
+// early runs the checks that need no body. It answers and returns nil if one
+// of them fails; if none does, the caller ends what it gets.
+func (g *Gateway) early(ctx *fasthttp.RequestCtx) *exchange {
 	ex := g.begin(ctx)
 	r, rej := ex.checkRoute(ctx)
 	if rej == nil && r == nil {
-		return true
+		return nil
 	}
 	if rej == nil && !r.open {
 		rej = ex.identify(ctx)
 	}
+	if rej == nil && r.post {
+		rej = ex.checkMedia(ctx)
+	}
 	if rej != nil {
 		rej.closeConn = true
 		ex.reject(ctx, rej)
-		return true
+		return nil
 	}
-	ex.discard()
-	return false
+	return ex
 }
 
 // discard undoes begin for a request that is yet to be served.
@@ -88,20 +103,22 @@ func (g *Gateway) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 		}
 		c.linger.Store(true)
 	}
-	if errors.Is(err, fasthttp.ErrBodyTooLarge) {
-		if !g.refusedEarly(ctx) {
-			ex := g.begin(ctx)
-			if r, rej := ex.checkRoute(ctx); rej == nil && r != nil {
-				_ = ex.identify(ctx) // for the ledger's row; it has passed once already
-			}
+	large := errors.Is(err, fasthttp.ErrBodyTooLarge)
+	if large && len(ctx.Request.Header.RawHeaders()) > 0 {
+		if ex := g.early(ctx); ex != nil {
 			ex.reject(ctx, g.tooLarge())
 		}
 		return
 	}
 	rej := readRejection(err)
-	if g.stopping.Load() {
+	switch {
+	case large:
+		// The server read chunks up to the limit and forgot the header, which
+		// had passed all its checks.
+		rej = g.tooLarge()
+	case g.stopping.Load():
 		rej = shuttingDown()
-	} else {
+	default:
 		g.parts.Meter.FramingRejected(rej.code)
 	}
 	id := newID()
