@@ -24,6 +24,10 @@ func TestMain(m *testing.M) {
 		crashChild(path)
 		return
 	}
+	if path := os.Getenv(lockPath); path != "" {
+		lockChild(path)
+		return
+	}
 	os.Exit(m.Run())
 }
 

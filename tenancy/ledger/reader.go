@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
-	"os"
+	"syscall"
 	"time"
 
 	"github.com/sluicegate/sluice/tenancy"
@@ -58,17 +58,21 @@ func openReader(path string) (_ *Reader, err error) {
 // readMode is rw, under which SQLite can use the write-ahead log whether or not
 // a writer is there, or ro for users who may not write the file. query_only
 // keeps both from changing a row.
+//
+// It asks without opening the file: closing any descriptor of it would give up
+// the locks that SQLite holds on it in this process.
 func readMode(path string) (string, error) {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	const readAndWrite = 4 | 2
+	err := syscall.Access(path, readAndWrite)
 	switch {
 	case err == nil:
-		return "rw", f.Close()
-	case errors.Is(err, fs.ErrPermission):
+		return "rw", nil
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 		return "ro", nil
 	case errors.Is(err, fs.ErrNotExist):
 		return "", fmt.Errorf("%s does not exist: the gateway makes it at its first start (%w)", path, err)
 	}
-	return "", err
+	return "", fmt.Errorf("%s: %w", path, err)
 }
 
 // Rows is as Ledger.Rows.

@@ -3,7 +3,9 @@ package ledger
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"reflect"
@@ -43,13 +45,9 @@ func openDB(path, mode string, pragmas ...string) (*sql.DB, error) {
 }
 
 func openWriter(path string, busy time.Duration) (_ *writer, err error) {
-	// Rows name people and what they use: the file is its owner's alone. SQLite
-	// gives its side files the same permissions.
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
+	if err := createPrivate(path); err != nil {
 		return nil, explain(err)
 	}
-	f.Close()
 	w := &writer{}
 	defer func() {
 		if err != nil {
@@ -82,6 +80,21 @@ func openWriter(path string, busy time.Duration) (_ *writer, err error) {
 		return nil, err
 	}
 	return w, nil
+}
+
+// createPrivate makes an empty file if there is none: rows name people and what
+// they use, so the file is its owner's alone, and SQLite gives its side files
+// the same permissions. A file that is there is not opened: closing it would
+// give up the locks of whoever reads it in this process.
+func createPrivate(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return f.Close()
 }
 
 // commit stores the rows in one transaction. An error means that none is known
