@@ -1,9 +1,12 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -207,5 +210,28 @@ func TestHostileExpressions(t *testing.T) {
 		if bytes > 8<<20 {
 			t.Errorf("%.60s: %d bytes allocated", expr, bytes)
 		}
+	}
+}
+
+// TestEstimatesOfTheExamples: every expression has one, and the dearest is the
+// message that joins and formats labels.
+func TestEstimatesOfTheExamples(t *testing.T) {
+	examples := os.DirFS("policytest/testdata/examples")
+	suites, err := LoadTests(examples, "03-policy-tests.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := LoadFiles(suites[0].Config, examples, suites[0].Files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := set.Estimates()
+	if len(all) != 40 {
+		t.Errorf("%d expressions, want 40", len(all))
+	}
+	dearest := slices.MaxFunc(all, func(a, b Estimate) int { return cmp.Compare(a.Cost, b.Cost) })
+	want := Estimate{Error{File: "01-restricted-data.yaml", Line: 45, Col: 26, Path: "AdmissionPolicy/restricted-data.spec.validations[1].messageExpression"}, 4632}
+	if dearest != want {
+		t.Errorf("the dearest is %+v, want %+v", dearest, want)
 	}
 }

@@ -127,7 +127,7 @@ func (n node) ruleName(p *problems) string {
 	return s
 }
 
-// field reads a required field.
+// require reads a field that must be there.
 func (n node) require(p *problems, f map[string]node, name string) (node, bool) {
 	v, ok := f[name]
 	if !ok {

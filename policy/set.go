@@ -273,6 +273,26 @@ func (s *Set) Revision() string { return s.revision }
 // Warnings are in the order of files and lines.
 func (s *Set) Warnings() []Warning { return slices.Clone(s.warnings) }
 
+// Estimate is the estimated maximum cost of one expression, at the largest
+// request that [Input.Validate] admits.
+type Estimate struct {
+	// At is the expression's place, without a text.
+	At   Error
+	Cost int64
+}
+
+// Estimates lists all expressions in the order of files and lines.
+func (s *Set) Estimates() []Estimate {
+	var out []Estimate
+	for _, c := range s.policies {
+		for _, x := range c.expressions() {
+			out = append(out, Estimate{x.at, int64(x.estimate)})
+		}
+	}
+	slices.SortFunc(out, func(a, b Estimate) int { return compareErrors(a.At, b.At) })
+	return out
+}
+
 // Shuffled returns a set that evaluates the same bindings in another order.
 // Every decision must be equal to that of s; it serves tests of that.
 func (s *Set) Shuffled(seed uint64) *Set {
