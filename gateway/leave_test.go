@@ -99,6 +99,9 @@ func TestClientLeaves(t *testing.T) {
 					if !row.Flags.Has(tenancy.FlagAborted) || (row.InputTokens > 0) != p.input {
 						t.Errorf("row has flags %s and %d input tokens, want aborted and input charged: %v", row.Flags, row.InputTokens, p.input)
 					}
+					if unknown := p.body == chatBody; row.Flags.Has(tenancy.FlagOutputUnknown) != unknown {
+						t.Errorf("row has flags %s, want output_unknown: %v", row.Flags, unknown)
+					}
 					if p.block && len(worker.Seen()) > 0 {
 						t.Error("a worker was called for a request whose client left before the pick")
 					}

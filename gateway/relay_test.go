@@ -257,6 +257,23 @@ func TestBadUsage(t *testing.T) {
 	}
 }
 
+// TestBadUsageOfABrokenStream charges an estimate as well where the stream ends
+// before its terminal mark.
+func TestBadUsageOfABrokenStream(t *testing.T) {
+	for _, usage := range []string{gatewaytest.Usage(999999, 1), gatewaytest.Usage(10, 999999)} {
+		worker := gatewaytest.NewWorker(t, gatewaytest.DropAfter(gatewaytest.FIN,
+			gatewaytest.RoleEvent, gatewaytest.ContentEvent("a", "stop"), gatewaytest.UsageEvent(usage)))
+		r := newRig(t, []string{worker.URL()})
+		if status, text, err := read(t, r.chat(streamBody)); status != 200 || err != nil {
+			t.Fatalf("%s: got %d %v %s", usage, status, err, text)
+		}
+		row := r.row()
+		if !row.Flags.Has(tenancy.FlagEstimated) || row.InputTokens <= 0 || row.InputTokens > 100 || row.OutputTokens != 1 {
+			t.Errorf("%s: row %+v", usage, row)
+		}
+	}
+}
+
 // TestKeepAliveComments covers a long prefill.
 func TestKeepAliveComments(t *testing.T) {
 	open := make(chan struct{})

@@ -57,9 +57,9 @@ func (ex *exchange) partialCharge() charge {
 	c.usage = openai.Usage{Input: int64(ex.inputTokens())}
 	switch {
 	case ex.relay == nil:
-		c.outputUnknown = ex.answerBegan
+		c.outputUnknown = !ex.req.Stream
 	default:
-		if u := ex.relay.stream.Usage(); u.Known {
+		if u := ex.checkedUsage(ex.relay.stream.Usage()); u.Known {
 			c.usage = u
 		} else {
 			c.usage.Output = ex.relay.stream.ContentDeltas()
