@@ -74,7 +74,7 @@ func TestLoadConfigFull(t *testing.T) {
 			Admin:  AdminListenConfig{Address: "10.0.0.1:9090", TokenFile: in("admin.token")},
 		},
 		Limits: LimitsConfig{
-			BodyBytes: MiB, HeaderBytes: 16 * KiB, HeaderRead: 6 * time.Second, BodyRead: 7 * time.Second, QueueWait: time.Second, ConnectTimeout: 100 * time.Millisecond,
+			BodyBytes: MiB, HeaderBytes: 16 * KiB, HeaderRead: 6 * time.Second, BodyRead: 7 * time.Second, ConnectTimeout: 100 * time.Millisecond,
 			FirstByteStream: time.Minute, FirstByteUnary: 2 * time.Minute, StreamIdle: 3 * time.Second,
 			ClientWrite: 4 * time.Second, IdleConnection: 5 * time.Second, ResponseBytes: 2 * MiB, EventBytes: MiB,
 		},
@@ -144,12 +144,12 @@ func TestEmptyValueIsTheDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data = append(data, "limits: { retries: , queueWait: }\nlisten:\n  public: { tls: { certFile: , keyFile: } }\nlog:\n"...)
+	data = append(data, "limits: { retries: , firstByteUnary: }\nlisten:\n  public: { tls: { certFile: , keyFile: } }\nlog:\n"...)
 	got, _, err := parseConfig("testdata/config/x.yaml", data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Limits.Retries != 2 || got.Limits.QueueWait != 30*time.Second || got.Log.Level != "info" {
+	if got.Limits.Retries != 2 || got.Limits.FirstByteUnary != 600*time.Second || got.Log.Level != "info" {
 		t.Errorf("got %+v %+v, want the defaults", got.Limits, got.Log)
 	}
 }

@@ -195,7 +195,6 @@ func (v *validator) limits() {
 	}{
 		{"headerRead", l.HeaderRead},
 		{"bodyRead", l.BodyRead},
-		{"queueWait", l.QueueWait},
 		{"connectTimeout", l.ConnectTimeout},
 		{"firstByteStream", l.FirstByteStream},
 		{"firstByteUnary", l.FirstByteUnary},
