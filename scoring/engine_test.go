@@ -59,7 +59,7 @@ type simRequest struct {
 
 func newSimEngine(id WorkerID) *simEngine {
 	return &simEngine{
-		id: id, budget: 1024, slots: 64, blockSize: 16, blocks: 4096,
+		id: id, budget: 1024, slots: 64, blockSize: 64, blocks: 1024,
 		stepTime: 0.008, tokenTime: 1.0 / 8000, seqTime: 0.0002, pairTime: 0.002, slow: 1,
 		cache: map[Key]*simBlock{},
 	}
