@@ -216,7 +216,7 @@ func (ex *exchange) exchangeHeaders(w scoring.WorkerInfo) (status int, err error
 		if err == nil {
 			return c.header.StatusCode(), nil
 		}
-		stale := c.reused && !isTimeout(err) && !ex.over()
+		stale := c.reused && !c.heard && !isTimeout(err) && !ex.over()
 		ex.dropUpstream()
 		if stale {
 			continue

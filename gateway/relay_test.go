@@ -242,6 +242,30 @@ func TestStaleConnection(t *testing.T) {
 	}
 }
 
+// TestAnsweredConnectionIsNotStale: a kept connection on which a part of an
+// answer came has been heard, so the request isn't sent again on it.
+func TestAnsweredConnectionIsNotStale(t *testing.T) {
+	for name, second := range map[string]gatewaytest.Behaviour{
+		"huge headers": gatewaytest.HugeHeaders(1 << 20),
+		"not HTTP":     gatewaytest.NotHTTP(),
+		"half a header": func(x *gatewaytest.Exchange) {
+			x.Raw("HTTP/1.1 200 OK\r\nContent-Le")
+			x.Drop(gatewaytest.FIN)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"), second, gatewaytest.Chat("b"))
+			r := newRig(t, []string{worker.URL()})
+			r.chat(chatBody).Answer()
+			resp, body := r.chat(chatBody).Answer()
+			wantError(t, resp, body, 502, "upstream_error")
+			if n := len(worker.Seen()); n != 2 {
+				t.Errorf("the worker was asked %d times, want 2", n)
+			}
+		})
+	}
+}
+
 // TestBadUsage charges an estimate where the worker's usage can't be true.
 func TestBadUsage(t *testing.T) {
 	for _, usage := range []string{`null`, `{"prompt_tokens":-1,"completion_tokens":2}`, `"many"`, `{"prompt_tokens":999999,"completion_tokens":1}`} {

@@ -52,6 +52,7 @@ type upstream struct {
 	header    fasthttp.ResponseHeader
 	key       string
 	reused    bool
+	heard     bool // a byte of the answer to the last request has come
 	idleSince time.Time
 }
 
@@ -175,6 +176,7 @@ type upstreamRequest struct {
 // without running it twice.
 func (c *upstream) send(scratch []byte, r *upstreamRequest) (buf []byte, sent bool, err error) {
 	buf = appendUpstreamHeader(scratch[:0], r)
+	c.heard = false
 	now := time.Now()
 	if err := c.SetWriteDeadline(now.Add(r.writeTimeout)); err != nil {
 		return buf, false, fmt.Errorf("cannot write to the worker: %w", err)
@@ -197,6 +199,10 @@ func (c *upstream) send(scratch []byte, r *upstreamRequest) (buf []byte, sent bo
 
 // readHeader reads the final response header, passing over interim ones.
 func (c *upstream) readHeader() error {
+	if _, err := c.br.Peek(1); err != nil {
+		return err
+	}
+	c.heard = true
 	for range 8 {
 		c.header.Reset()
 		if err := c.header.Read(c.br); err != nil {
