@@ -146,11 +146,12 @@ func (r *relay) fill() error {
 // keep-alive comment went out instead.
 func (r *relay) await() (beat bool, err error) {
 	cfg := &r.ex.g.cfg
-	deadline := r.lastByteAt.Add(cfg.StreamIdle)
-	switch {
-	case r.done:
-		deadline = r.lastByteAt.Add(afterDone)
-	case !r.ex.answerBegan:
+	idle := cfg.StreamIdle
+	if r.done {
+		idle = afterDone
+	}
+	deadline := r.lastByteAt.Add(idle)
+	if !r.done && !r.ex.answerBegan {
 		deadline = r.ex.dispatched.Add(cfg.FirstByteStream)
 	}
 	beating := !r.nextBeat.IsZero() && !r.ex.answerBegan && r.nextBeat.Before(deadline)
@@ -158,7 +159,11 @@ func (r *relay) await() (beat bool, err error) {
 		deadline = r.nextBeat
 	}
 	err = r.body.wait(deadline)
-	if err == nil || !isTimeout(err) || r.ex.over() {
+	if err == nil {
+		// The read that follows may have to wait for the rest of a chunk.
+		return false, r.body.c.SetReadDeadline(time.Now().Add(idle))
+	}
+	if !isTimeout(err) || r.ex.over() {
 		return false, err
 	}
 	if r.done {

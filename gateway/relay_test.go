@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -295,6 +296,27 @@ func TestBadUsageOfABrokenStream(t *testing.T) {
 		if !row.Flags.Has(tenancy.FlagEstimated) || row.InputTokens <= 0 || row.InputTokens > 100 || row.OutputTokens != 1 {
 			t.Errorf("%s: row %+v", usage, row)
 		}
+	}
+}
+
+// TestHalfAChunkIsNoSilence: a worker that has sent a part of a chunk when a
+// keep-alive comment comes due has all the time of a stream for the rest.
+func TestHalfAChunkIsNoSilence(t *testing.T) {
+	event := gatewaytest.ContentEvent("a", "stop")
+	worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+		x.StreamHead()
+		chunk := fmt.Sprintf("%x\r\n%s\r\n", len(event), event)
+		x.Pause(60 * time.Millisecond)
+		x.Raw(chunk[:1])
+		x.Pause(200 * time.Millisecond)
+		x.Raw(chunk[1:])
+		x.Chunk(gatewaytest.DoneEvent)
+		x.End()
+	})
+	r := newRig(t, []string{worker.URL()}, withConfig(func(cfg *Config) { cfg.KeepAliveComment = 50 * time.Millisecond }))
+	status, text, err := read(t, r.chat(streamBody))
+	if status != 200 || err != nil || !strings.HasSuffix(text, event+gatewaytest.DoneEvent) {
+		t.Errorf("got %d %v %s", status, err, text)
 	}
 }
 
