@@ -143,10 +143,10 @@ func TestPickErrors(t *testing.T) {
 
 func TestRemoveForgets(t *testing.T) {
 	f, ids := testFleet(t, 2)
-	prompt := prompt(1, 400)
-	holds(f, ids[0], 0, prompt)
-	holds(f, ids[0], 3, prompt)
-	r := pick(t, f, epoch, &Request{Tokens: prompt})
+	tokens := prompt(1, 400)
+	holds(f, ids[0], 0, tokens)
+	holds(f, ids[0], 3, tokens)
+	r := pick(t, f, epoch, &Request{Tokens: tokens})
 	if r.Worker().ID != ids[0] {
 		t.Fatalf("picked worker %d, not the one that holds the prompt", r.Worker().ID)
 	}
@@ -161,7 +161,7 @@ func TestRemoveForgets(t *testing.T) {
 	}
 	f.SetReady(epoch, id, true, "")
 	f.SetView(id, 0, ViewLive)
-	again := pick(t, f, epoch, &Request{Tokens: prompt, Exclude: ids})
+	again := pick(t, f, epoch, &Request{Tokens: tokens, Exclude: ids})
 	if again.Worker().ID != id || again.Cached() != 0 {
 		t.Errorf("worker %d is credited with %d cached tokens, want worker %d with none", again.Worker().ID, again.Cached(), id)
 	}
@@ -227,7 +227,7 @@ func TestEventsOfUnknownRank(t *testing.T) {
 
 func TestClearForgetsExpectations(t *testing.T) {
 	f, ids := testFleet(t, 1)
-	for _, clear := range []func(){
+	for _, empty := range []func(){
 		func() { f.ClearView(ids[0], 0) },
 		func() { f.ApplyEvents(epoch, ids[0], 0, []Event{{Kind: AllBlocksCleared}}) },
 	} {
@@ -235,7 +235,7 @@ func TestClearForgetsExpectations(t *testing.T) {
 		if st := f.Stats(); st.Speculative != 200 {
 			t.Fatalf("%d blocks expected, want 200", st.Speculative)
 		}
-		clear()
+		empty()
 		if st := f.Stats(); st.Speculative != 0 {
 			t.Errorf("%d blocks expected after a clear", st.Speculative)
 		}

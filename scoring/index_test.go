@@ -47,13 +47,13 @@ func TestMatchEqualsModel(t *testing.T) {
 
 func (x *index) naiveDepth(keys []Key, col int) depth {
 	var d depth
-	real := true
+	proven := true
 	for _, k := range keys {
 		gpu, cpu, disk := x.tiers[0].has(k, col), x.tiers[1].has(k, col), x.tiers[2].has(k, col)
 		if !x.holds(k, col) {
 			break
 		}
-		if real = real && (gpu || cpu || disk); real {
+		if proven = proven && (gpu || cpu || disk); proven {
 			d.real++
 		}
 		d.all++

@@ -1,10 +1,6 @@
 package scoring
 
-import (
-	"unsafe"
-
-	"github.com/zeebo/xxh3"
-)
+import "github.com/zeebo/xxh3"
 
 // Key names a block of a prompt together with everything before it: two equal
 // keys mean equal tokens from the start, for the same model, LoRA adapter and
@@ -44,12 +40,6 @@ func AppendKeys(dst []Key, root Key, tokens []uint32, blockSize int) []Key {
 // chain hashes one block onto its parent.
 func chain(parent Key, block []uint32) Key {
 	return nonZero(xxh3.HashSeed(tokenBytes(block), uint64(parent)))
-}
-
-// tokenBytes views tokens as bytes in the machine's own order. Keys never leave
-// the process, so the order does not matter as long as it is always the same.
-func tokenBytes(tokens []uint32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), 4*len(tokens))
 }
 
 func nonZero(h uint64) Key {

@@ -8,138 +8,156 @@ import (
 	"pgregory.net/rapid"
 )
 
+// loadModel keeps account of every reservation of a fleet by itself.
+type loadModel struct {
+	fleet *Fleet
+	now   time.Time
+	added int
+	live  map[WorkerID]bool
+	all   []*openReservation
+}
+
+type openReservation struct {
+	*Reservation
+	first, done bool
+}
+
 // TestLoadReturnsToZero plays any interleaving of picks, first tokens, ends
 // (each any number of times), removals and clears: the fleet's load is at every
 // moment the sum over the open reservations, and zero at the end.
 func TestLoadReturnsToZero(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := NewFleet(DefaultConfig())
-		now := epoch
-		added := 0
-		live := map[WorkerID]bool{}
-		add := func(t *rapid.T) {
-			if len(live) == 4 {
-				return
-			}
-			added++
-			id, err := f.Add(now, WorkerSpec{Name: fmt.Sprint(added), Pool: "p", Models: []string{"m"}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			f.SetReady(now, id, true, "")
-			live[id] = true
-		}
-		type open struct {
-			*Reservation
-			first, done bool
-		}
-		var all []*open
-		drawOpen := func(t *rapid.T) *open {
-			if len(all) == 0 {
-				return nil
-			}
-			return all[rapid.IntRange(0, len(all)-1).Draw(t, "reservation")]
-		}
-		drawWorker := func(t *rapid.T) WorkerID {
-			return WorkerID(rapid.IntRange(1, max(1, added)).Draw(t, "worker"))
-		}
-		pickOne := func(t *rapid.T) {
-			req := &Request{Model: "m", Pools: []string{"p"}, Estimate: 100, Unary: rapid.Bool().Draw(t, "unary")}
-			if n := rapid.IntRange(0, 100).Draw(t, "tokens"); n > 0 {
-				req.Tokens = make([]uint32, n)
-			}
-			r, err := f.Pick(now, req)
-			if (err == nil) != (len(live) > 0) {
-				t.Fatalf("pick among %d workers: %v", len(live), err)
-			}
-			if err == nil {
-				all = append(all, &open{Reservation: r})
-			}
-		}
+		m := &loadModel{fleet: NewFleet(DefaultConfig()), now: epoch, live: map[WorkerID]bool{}}
 		ops := []func(*rapid.T){
-			add, pickOne, pickOne, pickOne,
-			func(t *rapid.T) {
-				if r := drawOpen(t); r != nil {
-					r.FirstToken(now)
-					r.first = true
-				}
-			},
-			func(t *rapid.T) {
-				if r := drawOpen(t); r != nil {
-					r.Done(now, rapid.SampledFrom([]Outcome{Completed, ClientGone, WorkerFailed, NotSent}).Draw(t, "outcome"))
-					r.done = true
-				}
-			},
-			func(t *rapid.T) {
-				if rapid.IntRange(0, 3).Draw(t, "really") == 0 {
-					id := drawWorker(t)
-					f.Remove(id)
-					delete(live, id)
-				}
-			},
-			func(t *rapid.T) { f.ClearView(drawWorker(t), 0) },
-			func(t *rapid.T) {
-				f.ObserveLoad(now, drawWorker(t), Load{Running: rapid.IntRange(-1, 9).Draw(t, "running"), Waiting: rapid.IntRange(-1, 9).Draw(t, "waiting")})
-			},
-			func(t *rapid.T) {
-				now = now.Add(time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond)
-			},
-		}
-		check := func(t *rapid.T) {
-			inFlight, prefill, expected := map[WorkerID]int{}, map[WorkerID]int{}, 0
-			total := 0
-			for _, r := range all {
-				if r.done {
-					continue
-				}
-				total++
-				inFlight[r.info.ID]++
-				if r.phase == prefilling {
-					prefill[r.info.ID] += r.work
-				} else if !r.first && !r.unary {
-					t.Fatal("a prefill ended that nobody reported")
-				}
-				if r.expects != nil && r.expects.elem != nil {
-					expected += len(r.expects.keys)
-				}
-			}
-			for _, w := range f.workers {
-				if w.inFlight() != inFlight[w.id] || w.tokens != prefill[w.id] || w.prefilling < 0 || w.running < 0 {
-					t.Fatalf("worker %d counts %d in flight, %d tokens; want %d, %d", w.id, w.inFlight(), w.tokens, inFlight[w.id], prefill[w.id])
-				}
-			}
-			if f.Stats().InFlight != total {
-				t.Fatalf("fleet counts %d in flight, want %d", f.Stats().InFlight, total)
-			}
-			if f.soon.keys < expected {
-				t.Fatalf("%d blocks expected, want at least %d", f.soon.keys, expected)
-			}
+			m.add, m.pick, m.pick, m.pick, m.firstToken, m.end, m.remove, m.clear, m.observe, m.pass,
 		}
 		for range rapid.SampledFrom([]int{10, 50, 150}).Draw(t, "steps") {
 			rapid.SampledFrom(ops).Draw(t, "op")(t)
-			check(t)
+			m.check(t)
 		}
-		for _, r := range all {
-			r.Done(now, ClientGone)
+		for _, r := range m.all {
+			r.Done(m.now, ClientGone)
 			r.done = true
-			w := r.worker
-			if r.prev != nil || r.next != nil || w.removed && (w.inFlight() < 0 || w.tokens < 0) {
-				t.Fatal("a reservation of a removed worker was not released cleanly")
-			}
 		}
-		check(t)
-		for _, r := range all {
+		m.check(t)
+		for _, r := range m.all {
 			if w := r.worker; w.inFlight() != 0 || w.tokens != 0 || w.pairs != 0 || w.head != nil || w.tail != nil {
 				t.Fatalf("worker %d keeps load: %+v", w.id, w.workload)
 			}
 		}
+		f := m.fleet
 		f.mu.Lock()
-		f.soon.expire(now.Add(time.Minute))
+		f.soon.expire(m.now.Add(time.Minute))
 		f.mu.Unlock()
 		if f.soon.keys != 0 || f.soon.entries.Len() != 0 || len(f.soon.more) != 0 || f.idx.soon.keys.Load() != 0 {
 			t.Fatalf("expectations left: %+v", f.soon)
 		}
 	})
+}
+
+func (m *loadModel) drawOpen(t *rapid.T) *openReservation {
+	if len(m.all) == 0 {
+		return nil
+	}
+	return m.all[rapid.IntRange(0, len(m.all)-1).Draw(t, "reservation")]
+}
+
+func (m *loadModel) drawWorker(t *rapid.T) WorkerID {
+	return WorkerID(rapid.IntRange(1, max(1, m.added)).Draw(t, "worker"))
+}
+
+func (m *loadModel) add(t *rapid.T) {
+	if len(m.live) == 4 {
+		return
+	}
+	m.added++
+	id, err := m.fleet.Add(m.now, WorkerSpec{Name: fmt.Sprint(m.added), Pool: "p", Models: []string{"m"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.fleet.SetReady(m.now, id, true, "")
+	m.live[id] = true
+}
+
+func (m *loadModel) pick(t *rapid.T) {
+	req := &Request{Model: "m", Pools: []string{"p"}, Estimate: 100, Unary: rapid.Bool().Draw(t, "unary")}
+	if n := rapid.IntRange(0, 100).Draw(t, "tokens"); n > 0 {
+		req.Tokens = make([]uint32, n)
+	}
+	r, err := m.fleet.Pick(m.now, req)
+	if (err == nil) != (len(m.live) > 0) {
+		t.Fatalf("pick among %d workers: %v", len(m.live), err)
+	}
+	if err == nil {
+		m.all = append(m.all, &openReservation{Reservation: r})
+	}
+}
+
+func (m *loadModel) firstToken(t *rapid.T) {
+	if r := m.drawOpen(t); r != nil {
+		r.FirstToken(m.now)
+		r.first = true
+	}
+}
+
+func (m *loadModel) end(t *rapid.T) {
+	if r := m.drawOpen(t); r != nil {
+		r.Done(m.now, rapid.SampledFrom([]Outcome{Completed, ClientGone, WorkerFailed, NotSent}).Draw(t, "outcome"))
+		r.done = true
+	}
+}
+
+func (m *loadModel) remove(t *rapid.T) {
+	if rapid.IntRange(0, 3).Draw(t, "really") == 0 {
+		id := m.drawWorker(t)
+		m.fleet.Remove(id)
+		delete(m.live, id)
+	}
+}
+
+func (m *loadModel) clear(t *rapid.T) { m.fleet.ClearView(m.drawWorker(t), 0) }
+
+func (m *loadModel) observe(t *rapid.T) {
+	m.fleet.ObserveLoad(m.now, m.drawWorker(t), Load{
+		Running: rapid.IntRange(-1, 9).Draw(t, "running"), Waiting: rapid.IntRange(-1, 9).Draw(t, "waiting"),
+	})
+}
+
+func (m *loadModel) pass(t *rapid.T) {
+	m.now = m.now.Add(time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond)
+}
+
+func (m *loadModel) check(t *rapid.T) {
+	inFlight, prefill := map[WorkerID]int{}, map[WorkerID]int{}
+	total, expected := 0, 0
+	for _, r := range m.all {
+		if r.done {
+			continue
+		}
+		total++
+		inFlight[r.info.ID]++
+		if r.phase == prefilling {
+			prefill[r.info.ID] += r.work
+		} else if !r.first && !r.unary {
+			t.Fatal("a prefill ended that nobody reported")
+		}
+		if r.expects != nil && r.expects.elem != nil {
+			expected += len(r.expects.keys)
+		}
+	}
+	f := m.fleet
+	for _, w := range f.workers {
+		if w.inFlight() != inFlight[w.id] || w.tokens != prefill[w.id] || w.prefilling < 0 || w.running < 0 {
+			t.Fatalf("worker %d counts %d in flight, %d tokens; want %d, %d",
+				w.id, w.inFlight(), w.tokens, inFlight[w.id], prefill[w.id])
+		}
+	}
+	if got := f.Stats().InFlight; got != total {
+		t.Fatalf("fleet counts %d in flight, want %d", got, total)
+	}
+	if f.soon.keys < expected {
+		t.Fatalf("%d blocks expected, want at least %d", f.soon.keys, expected)
+	}
 }
 
 func TestReportsCountOnce(t *testing.T) {
