@@ -26,5 +26,8 @@ func (*Tokenizer) Decode([]uint32, bool) string { return "" }
 // Stats returns nothing in this build.
 func (*Tokenizer) Stats() Stats { return Stats{} }
 
+// Whole returns the empty text in this build.
+func (*Tokenizer) Whole() string { return "" }
+
 // Close does nothing in this build.
 func (*Tokenizer) Close() error { return nil }
