@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
 	"github.com/sluicegate/sluice/policy"
+	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/tenancy"
 )
 
@@ -272,16 +273,69 @@ func TestLimitHeaders(t *testing.T) {
 	r.idle()
 }
 
+// faulty is parts of the gateway that panic.
+type faulty struct {
+	Health
+	Ledger
+}
+
+func (faulty) ReportSuccess(scoring.WorkerID)             { panic("a bug") }
+func (faulty) Record(context.Context, *tenancy.Row) error { panic("a bug") }
+func (faulty) Price(*tenancy.Row)                         { panic("a bug") }
+
+// TestPanicIsOneRequestsTrouble: whatever panics, nothing stays taken of the
+// request and the process goes on.
 func TestPanicIsOneRequestsTrouble(t *testing.T) {
-	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
-	r := newRig(t, []string{worker.URL()})
-	r.decider.set(func(context.Context, *policy.Input) *policy.Decision { panic("a bug") })
-	resp, body := r.chat(chatBody).Answer()
-	wantError(t, resp, body, 500, "internal_error")
-	r.row()
-	r.decider.set(nil)
-	if resp, body := r.chat(chatBody).Answer(); resp.StatusCode != 200 {
-		t.Errorf("the next request got %d %s", resp.StatusCode, body)
+	decide := func(context.Context, *policy.Input) *policy.Decision { panic("a bug") }
+	for _, c := range []struct {
+		name   string
+		parts  func(*Parts)
+		decide func(context.Context, *policy.Input) *policy.Decision
+		stream bool
+		status int
+		rows   int
+	}{
+		{name: "policies", decide: decide, status: 500, rows: 1},
+		{name: "tokenizer", parts: func(p *Parts) { p.Tokenizer = nil }, status: 500, rows: 1},
+		{name: "prices", parts: func(p *Parts) { p.Pricer = faulty{} }, status: 200},
+		{name: "prices of a stream", parts: func(p *Parts) { p.Pricer = faulty{} }, stream: true, status: 200},
+		{name: "ledger", parts: func(p *Parts) { p.Ledger = faulty{Ledger: p.Ledger} }, status: 200},
+		{name: "health", parts: func(p *Parts) { p.Health = faulty{Health: p.Health} }, status: 500, rows: 1},
+		{name: "health in a stream", parts: func(p *Parts) { p.Health = faulty{Health: p.Health} }, stream: true, status: 200, rows: 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			// The pieces make the relay read on after the answer has begun.
+			worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+			if c.stream {
+				worker.Script(gatewaytest.Trickle(100, time.Millisecond, "a"))
+			}
+			opts := []rigOption{}
+			if c.parts != nil {
+				opts = append(opts, withParts(c.parts))
+			}
+			r := newRig(t, []string{worker.URL()}, opts...)
+			r.decider.set(limited)
+			if c.decide != nil {
+				r.decider.set(c.decide)
+			}
+			body := chatBody
+			if c.stream {
+				body = streamBody
+			}
+			resp, text := r.chat(body).Answer()
+			if resp.StatusCode != c.status || c.status == 500 && !strings.Contains(text, `"code":"internal_error"`) {
+				t.Errorf("got %d %s, want %d", resp.StatusCode, text, c.status)
+			}
+			r.idle()
+			if n := len(r.ledger.all()); n != c.rows {
+				t.Errorf("the ledger has %d rows, want %d", n, c.rows)
+			}
+			c := r.dial()
+			c.Send("GET", "/healthz", "")
+			if resp, body := c.Answer(); resp.StatusCode != 200 {
+				t.Errorf("the next request got %d %s", resp.StatusCode, body)
+			}
+		})
 	}
 }
 

@@ -44,6 +44,7 @@ type exchange struct {
 	phase           tenancy.Phase
 	relayed         bool
 	finished        bool
+	discarded       bool
 	bodyBytes       int
 	principal       *tenancy.Principal
 	req             *openai.Request
@@ -164,13 +165,23 @@ func (ex *exchange) answer(ctx *fasthttp.RequestCtx, body []byte) {
 	ctx.Response.SetBody(body)
 }
 
-// enterRoute and leaveRoute keep the gauge of running requests.
+// enterRoute counts the request among those of its route.
 func (ex *exchange) enterRoute(r *route) {
 	ex.route = r
 	ex.g.byRoute[r].Add(1)
 }
 
-func (ex *exchange) leaveRoute() {
+// discard undoes begin and enterRoute; a second call does nothing.
+func (ex *exchange) discard() {
+	if ex.discarded {
+		return
+	}
+	ex.discarded = true
+	if ex.conn != nil {
+		ex.conn.detach()
+	}
+	ex.cancel()
+	ex.g.live.remove(ex)
 	ex.g.inFlight.Add(-1)
 	if n := ex.g.byRoute[ex.route]; n != nil {
 		n.Add(-1)

@@ -308,8 +308,7 @@ func (g *Gateway) begin(ctx *fasthttp.RequestCtx) *exchange {
 // panic into an answer.
 func (ex *exchange) unlessRelayed(ctx *fasthttp.RequestCtx) {
 	if p := recover(); p != nil {
-		// The value may hold text of the request; the stack does not.
-		ex.g.log.Error("panic in a request", "request_id", ex.requestID, "kind", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+		ex.logPanic(p)
 		ctx.Response.Reset()
 		ctx.Response.Header.Set("x-request-id", ex.requestID)
 		ex.reject(ctx, internal(nil))
@@ -317,6 +316,12 @@ func (ex *exchange) unlessRelayed(ctx *fasthttp.RequestCtx) {
 	if !ex.relayed && !ex.finished {
 		panic("BUG: a request left its handler without being finished")
 	}
+}
+
+// logPanic notes a bug. Its value may hold text of the request, which the stack
+// does not.
+func (ex *exchange) logPanic(p any) {
+	ex.g.log.Error("panic in a request", "request_id", ex.requestID, "kind", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
 }
 
 // newID is 128 random bits in hex.

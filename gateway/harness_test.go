@@ -42,6 +42,7 @@ type rig struct {
 	tenant  *tenancy.Tenant
 	tls     *gatewaytest.Certificate
 	wrap    func(net.Listener) net.Listener
+	swap    func(*Parts)
 }
 
 type rigOption func(*rig, *Config)
@@ -53,6 +54,11 @@ func withTLS() rigOption {
 // withListener puts something between the gateway and its listener.
 func withListener(wrap func(net.Listener) net.Listener) rigOption {
 	return func(r *rig, _ *Config) { r.wrap = wrap }
+}
+
+// withParts changes what the gateway works with.
+func withParts(swap func(*Parts)) rigOption {
+	return func(r *rig, _ *Config) { r.swap = swap }
 }
 
 func withConfig(set func(*Config)) rigOption {
@@ -98,10 +104,14 @@ func newRig(t testing.TB, workers []string, opts ...rigOption) *rig {
 		}),
 		Policies: r.decider, Models: models, Pools: map[string]Pool{"p": {APIKey: "worker-key"}},
 	}
-	r.g, err = New(cfg, Parts{
+	parts := Parts{
 		Router: inOrder{r.fleet}, Limiter: r.limiter, Tokenizer: r.tokens, Ledger: r.ledger, Meter: r.meter,
 		Health: r.health, Ready: func() []string { return nil }, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
-	}, st)
+	}
+	if r.swap != nil {
+		r.swap(&parts)
+	}
+	r.g, err = New(cfg, parts, st)
 	if err != nil {
 		t.Fatal(err)
 	}

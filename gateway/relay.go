@@ -36,7 +36,6 @@ type relay struct {
 	off        int    // how much of out was handed over
 	hideUsage  bool   // the client didn't ask for the usage chunk
 	done       bool   // the terminal mark has come
-	committed  bool   // the response has begun
 	hasToken   bool   // out holds the first token
 	tokenSeen  bool
 	lastByteAt time.Time
@@ -79,9 +78,28 @@ func (ex *exchange) streamRejection(err error) *rejection {
 	return ex.badBody(err)
 }
 
-// Read implements io.Reader for the server: at least a byte, or the end.
-func (r *relay) Read(p []byte) (int, error) {
-	r.committed = true
+// Read implements io.Reader for the server: at least a byte, or the end. A bug
+// ends the stream like a failure of its worker; the server would cut it off
+// without a word.
+func (r *relay) Read(p []byte) (n int, err error) {
+	defer func() {
+		if bug := recover(); bug != nil {
+			n, err = r.panicked(bug, p)
+		}
+	}()
+	return r.read(p)
+}
+
+func (r *relay) panicked(bug any, p []byte) (int, error) {
+	r.ex.logPanic(bug)
+	if r.end == nil {
+		r.abort(openai.ErrorBody{Message: "the gateway failed on this request", Type: "server_error", Code: "internal_error"},
+			errors.New("panic while relaying a stream"))
+	}
+	return r.read(p)
+}
+
+func (r *relay) read(p []byte) (int, error) {
 	for r.off == len(r.out) {
 		if r.end != nil {
 			return 0, r.end
@@ -91,12 +109,12 @@ func (r *relay) Read(p []byte) (int, error) {
 			r.fail(err)
 		}
 	}
-	n := copy(p, r.out[r.off:])
-	r.off += n
 	if r.hasToken {
 		r.hasToken = false
 		r.markFirstToken()
 	}
+	n := copy(p, r.out[r.off:])
+	r.off += n
 	return n, nil
 }
 
@@ -274,7 +292,8 @@ func (r *relay) abort(body openai.ErrorBody, cause error) {
 	if ex.conn != nil {
 		ex.conn.closeAfterResponse()
 	}
-	if ex.g.parts.Health != nil && !ex.over() && body.Code != "unavailable" {
+	blame := body.Type == "server_error" && body.Code != "internal_error"
+	if ex.g.parts.Health != nil && !ex.over() && blame {
 		ex.g.parts.Health.ReportFailure(ex.res.Worker().ID, cause)
 	}
 	ex.finish(ending{

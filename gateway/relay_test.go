@@ -137,6 +137,21 @@ func TestStreamFailures(t *testing.T) {
 	}
 }
 
+// TestRequestErrorInsideAStream is the client's fault: its worker is not blamed.
+func TestRequestErrorInsideAStream(t *testing.T) {
+	for status, blamed := range map[int]int{400: 0, 500: 1} {
+		worker := gatewaytest.NewWorker(t, gatewaytest.ErrorInStream(status))
+		r := newRig(t, []string{worker.URL()})
+		if _, text, err := read(t, r.chat(streamBody)); err != nil || !strings.Contains(text, `"error":{`) {
+			t.Fatalf("got %v %s", err, text)
+		}
+		r.row()
+		if r.health.failures != blamed {
+			t.Errorf("status %d: health was told of %d failures, want %d", status, r.health.failures, blamed)
+		}
+	}
+}
+
 // TestFailuresBeforeTheAnswer says which failures are tried on another worker
 // and what the client is told when none is left.
 func TestFailuresBeforeTheAnswer(t *testing.T) {

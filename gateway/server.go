@@ -48,6 +48,7 @@ func (g *Gateway) wantsBody(h *fasthttp.RequestHeader) bool {
 func (g *Gateway) expect(ctx *fasthttp.RequestCtx) int {
 	ex := g.early(ctx)
 	if ex != nil && ctx.Request.Header.ContentLength() <= g.cfg.BodyBytes {
+		ex.finished = true // it is yet to be served, as another
 		ex.discard()
 		return fasthttp.StatusContinue
 	}
@@ -80,17 +81,6 @@ func (g *Gateway) early(ctx *fasthttp.RequestCtx) *exchange {
 		return nil
 	}
 	return ex
-}
-
-// discard undoes begin for a request that is yet to be served.
-func (ex *exchange) discard() {
-	ex.finished = true
-	if ex.conn != nil {
-		ex.conn.detach()
-	}
-	ex.cancel()
-	ex.g.live.remove(ex)
-	ex.leaveRoute()
 }
 
 // handleReadError answers a request that could not be read. The connection is

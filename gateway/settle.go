@@ -95,6 +95,7 @@ func (ex *exchange) finish(end ending) {
 		return
 	}
 	ex.finished = true
+	defer ex.release()
 	if ex.gone.Load() && end.outcome != tenancy.OutcomeCompleted {
 		end.outcome, end.status = tenancy.OutcomeClientAborted, statusClientGone
 	}
@@ -112,14 +113,22 @@ func (ex *exchange) finish(end ending) {
 		ex.st.Policies.Shadow(context.Background(), &ex.input, ex.decision)
 	}
 	ledgerErr := ex.record(row)
-	if ex.conn != nil {
-		ex.conn.detach()
-	}
-	ex.cancel()
-	ex.g.live.remove(ex)
-	ex.leaveRoute()
+	ex.discard()
 	ex.g.parts.Meter.Observe(ex.summary(&end, row, ledgerErr != nil))
 	ex.log(&end, row, ledgerErr)
+}
+
+// release is the end of finish, however that came about: where a part has
+// panicked, the request has its answer and nothing of it stays taken, but its
+// books are for the log's reader to put right.
+func (ex *exchange) release() {
+	if p := recover(); p != nil {
+		ex.logPanic(p)
+		for _, r := range ex.reserved {
+			r.lease.Settle(time.Now(), nil) // nothing, if it has been settled
+		}
+	}
+	ex.discard()
 	if ex.req != nil {
 		releaseRequest(ex.req)
 		ex.req = nil
