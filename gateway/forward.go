@@ -355,6 +355,10 @@ func (ex *exchange) respond(ctx *fasthttp.RequestCtx) {
 		ctx.Response.Header.Set("Cache-Control", "no-cache")
 		ctx.Response.Header.Set("X-Accel-Buffering", "no")
 		ex.relayed = true
+		if !ctx.Request.Header.IsHTTP11() {
+			ex.relay.writePlain(ctx)
+			return
+		}
 		ctx.Response.SetBodyStream(ex.relay, -1)
 		return
 	}

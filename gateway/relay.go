@@ -302,6 +302,19 @@ func (r *relay) abort(body openai.ErrorBody, cause error) {
 	})
 }
 
+// writePlain writes the whole response of a stream to a client of HTTP/1.0,
+// which knows no chunks: the body ends with the connection. The server would
+// send it chunks all the same; what it writes after this reaches nobody.
+func (r *relay) writePlain(ctx *fasthttp.RequestCtx) {
+	h, c := &ctx.Response.Header, ctx.Conn()
+	h.SetContentLength(-2) // until the connection closes
+	if _, err := c.Write(h.Header()); err == nil {
+		_, _ = io.Copy(c, r)
+	}
+	_ = r.Close()
+	_ = c.Close()
+}
+
 // Close implements io.Closer. The server calls it at the end of the response,
 // however that came about; a stream that isn't finished by then had a client
 // that no longer reads.

@@ -91,6 +91,43 @@ func TestEventsAreFlushedAtOnce(t *testing.T) {
 	}
 }
 
+// TestStreamInHTTP10 ends with the connection, which is the only framing that
+// version has for it.
+func TestStreamInHTTP10(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		worker := gatewaytest.NewWorker(t, gatewaytest.Stream(gatewaytest.ContentEvent("a", "stop"), gatewaytest.DoneEvent), gatewaytest.DropAfter(gatewaytest.FIN, gatewaytest.RoleEvent))
+		opts := []rigOption{}
+		if secure {
+			opts = append(opts, withTLS())
+		}
+		r := newRig(t, []string{worker.URL()}, opts...)
+		get := func() string {
+			c := r.dial()
+			text := gatewaytest.RequestText("POST", "/v1/chat/completions", streamBody, "Authorization: Bearer "+goodKey, "Connection: keep-alive")
+			if err := c.Write(strings.Replace(text, "HTTP/1.1", "HTTP/1.0", 1)); err != nil {
+				t.Fatal(err)
+			}
+			return c.Closed()
+		}
+		head, body, _ := strings.Cut(get(), "\r\n\r\n")
+		if !strings.HasPrefix(head, "HTTP/1.1 200") || strings.Contains(head, "Transfer-Encoding") || !strings.Contains(head, "Connection: close") ||
+			strings.Contains(head, "Content-Length") || !strings.Contains(head, "X-Request-Id") || !strings.Contains(head, "Date") {
+			t.Errorf("head %s", head)
+		}
+		if body != gatewaytest.ContentEvent("a", "stop")+gatewaytest.DoneEvent {
+			t.Errorf("body %s", body)
+		}
+		if row := r.row(); row.Outcome != tenancy.OutcomeCompleted || row.TTFT <= 0 {
+			t.Errorf("row %+v", row)
+		}
+		_, body, _ = strings.Cut(get(), "\r\n\r\n")
+		if !strings.HasPrefix(body, gatewaytest.RoleEvent+`data: {"error"`) {
+			t.Errorf("body %s", body)
+		}
+		r.idle()
+	}
+}
+
 // TestStreamFailures: whatever goes wrong after the first event ends with one
 // error event, no terminal mark and a closed connection.
 func TestStreamFailures(t *testing.T) {
