@@ -18,7 +18,7 @@ BENCH ?= .
 COUNT ?= 1
 FUZZTIME ?= 20s
 
-say = @printf '\033[1m== %s\033[0m\n' "$(1)"
+say = @echo "== $(1)"
 
 .PHONY: help
 help: ## list the verbs
@@ -42,10 +42,11 @@ tools:
 	done
 
 .PHONY: nocgo
-nocgo: ## build and vet without cgo: bin/sluice-nocgo
-	$(call say,build and vet without cgo)
+nocgo: ## build, vet and test without cgo: bin/sluice-nocgo
+	$(call say,without cgo)
 	@CGO_ENABLED=0 $(GO) build -tags notokenizers -o bin/sluice-nocgo ./cmd/sluice
 	@CGO_ENABLED=0 $(GO) vet -tags notokenizers ./...
+	@CGO_ENABLED=0 $(GO) test -tags notokenizers ./scoring/tokenize
 
 .PHONY: testdata
 testdata:
@@ -70,7 +71,7 @@ bench: native testdata ## run the benchmarks
 fuzz: native testdata ## run each fuzz target for FUZZTIME
 	@for dir in $$(grep -rlE '^func Fuzz[A-Z]' --include='*_test.go' . | xargs -r dirname | sort -u); do \
 	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$dir/*_test.go | sed 's/^func //' | sort -u); do \
-	    printf '\033[1m== fuzz %s %s\033[0m\n' "$$dir" "$$target"; \
+	    echo "== fuzz $$dir $$target"; \
 	    $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$dir; \
 	  done; \
 	done
