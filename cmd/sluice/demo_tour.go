@@ -136,6 +136,15 @@ func user(text string) map[string]any {
 	return map[string]any{"max_tokens": 4, "messages": []map[string]string{{"role": "user", "content": text}}}
 }
 
+// long is text of about n tokens. Without a native tokenizer the simulated
+// workers count every byte as a token.
+func (t *tour) long(seed, n int) string {
+	if !t.d.native {
+		n /= 7
+	}
+	return words(seed, n)
+}
+
 // words is deterministic text of so many words.
 func words(seed, n int) string {
 	list := []string{"river", "stone", "lamp", "harbour", "north", "seven", "window", "grain", "paper", "cloud", "market", "iron"}
@@ -239,7 +248,7 @@ func (t *tour) untrustedLabel(ctx context.Context) (string, error) {
 // cachedPrefix asks again and again with one long beginning: the worker that
 // read it first must get the rest, and answer from its cache.
 func (t *tour) cachedPrefix(ctx context.Context) (string, error) {
-	prefix := words(7, 2500)
+	prefix := t.long(7, 2500)
 	first, err := t.ask(ctx, "acme", user(prefix+"question 0"))
 	if err != nil {
 		return "", err
@@ -270,7 +279,7 @@ func (t *tour) cachedPrefix(ctx context.Context) (string, error) {
 // spill sends, at once, more work that begins alike than one worker should
 // take: some must leave the worker that holds the prefix.
 func (t *tour) spill(ctx context.Context) (string, error) {
-	prefix := words(7, 400)
+	prefix := t.long(7, 400)
 	if _, err := t.ask(ctx, "acme", user(prefix)); err != nil {
 		return "", err
 	}
@@ -280,7 +289,7 @@ func (t *tour) spill(ctx context.Context) (string, error) {
 	var failed error
 	for i := range 8 {
 		wg.Go(func() {
-			a, err := t.ask(ctx, "acme", user(prefix+words(1000+i, 3000)))
+			a, err := t.ask(ctx, "acme", user(prefix+t.long(1000+i, 3000)))
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
