@@ -86,6 +86,10 @@ type conn struct {
 	// nothing of it.
 	closing atomic.Bool
 
+	// muted makes every write fail: the peer has left, and whoever ends only
+	// its own side must not wait for an answer, or be told half of one.
+	muted atomic.Bool
+
 	// received says that at least a byte has come.
 	received atomic.Bool
 
@@ -157,7 +161,16 @@ func (c *conn) Write(p []byte) (int, error) {
 	if err := c.tcp.SetWriteDeadline(time.Now().Add(c.writeTimeout)); err != nil {
 		return 0, err
 	}
+	if c.muted.Load() {
+		return 0, net.ErrClosed
+	}
 	return c.tcp.Write(p)
+}
+
+// mute makes a write that blocks, and every later one, fail.
+func (c *conn) mute() {
+	c.muted.Store(true)
+	_ = c.tcp.SetWriteDeadline(time.Unix(1, 0))
 }
 
 // Close implements net.Conn; only the first call does anything.

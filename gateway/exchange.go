@@ -30,6 +30,7 @@ type exchange struct {
 	conn   *conn
 	gone   atomic.Bool // the client left
 	wasCut atomic.Bool // shutdown passed its deadline
+	mute   atomic.Bool // a client that left gets nothing more
 
 	// mu protects up, so that a client's leaving closes the connection that the
 	// request uses at that moment, and never one that serves another already.
@@ -90,6 +91,18 @@ type reservedLimit struct {
 func (ex *exchange) clientLeft() {
 	ex.gone.Store(true)
 	ex.cut()
+	if ex.mute.Load() {
+		ex.conn.mute()
+	}
+}
+
+// muteWhenGone makes sure that nothing is written to a client that has left or
+// leaves from now on: a write that blocks would keep the request.
+func (ex *exchange) muteWhenGone() {
+	ex.mute.Store(true)
+	if ex.gone.Load() && ex.conn != nil {
+		ex.conn.mute()
+	}
 }
 
 // cut ends whatever the exchange waits for.

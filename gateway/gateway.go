@@ -231,6 +231,10 @@ func (g *Gateway) InFlightByRoute() map[string]int64 {
 
 // Handle serves one request. It is the whole order of steps.
 func (g *Gateway) Handle(ctx *fasthttp.RequestCtx) {
+	if c := clientConn(ctx.Conn()); c != nil && c.closing.Load() && !g.stopping.Load() {
+		_ = ctx.Conn().Close() // the request came behind an answer that ends the connection
+		return
+	}
 	ex := g.begin(ctx)
 	defer ex.unlessRelayed(ctx)
 
@@ -253,6 +257,7 @@ func (g *Gateway) Handle(ctx *fasthttp.RequestCtx) {
 
 // infer serves the operations that reach a worker.
 func (g *Gateway) infer(ctx *fasthttp.RequestCtx, ex *exchange) {
+	ex.muteWhenGone()
 	for _, step := range [...]func(*exchange, *fasthttp.RequestCtx) *rejection{
 		(*exchange).checkMedia,
 		(*exchange).scan,

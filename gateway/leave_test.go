@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -167,5 +168,72 @@ func TestPipelinedAnswersAreNotHeldBack(t *testing.T) {
 			c.Leave(gatewaytest.FIN)
 			r.idle()
 		})
+	}
+}
+
+// TestHalfClosedClientsGetNothing: a client that ends its side has left, so it
+// isn't told of a success or a shutdown that never was.
+func TestHalfClosedClientsGetNothing(t *testing.T) {
+	for name, body := range map[string]string{"not streaming": chatBody, "stream": streamBody} {
+		t.Run(name, func(t *testing.T) {
+			worker := gatewaytest.NewWorker(t, gatewaytest.Stall())
+			r := newRig(t, []string{worker.URL()})
+			c := r.chat(body)
+			worker.Next(t)
+			if err := c.HalfClose(); err != nil {
+				t.Fatal(err)
+			}
+			if rest := c.Closed(); rest != "" {
+				t.Errorf("got %q", rest)
+			}
+			r.row()
+		})
+	}
+}
+
+// TestBlockedWriteEndsWithItsClient: a client that doesn't read and ends its
+// side frees everything at once, not when the write gives up.
+func TestBlockedWriteEndsWithItsClient(t *testing.T) {
+	event := gatewaytest.ContentEvent(strings.Repeat("a", 1<<20), "")
+	blocked := make(chan struct{})
+	worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+		x.StreamHead()
+		sent := make(chan struct{})
+		go func() {
+			for {
+				x.Chunk(event)
+				select {
+				case sent <- struct{}{}:
+				case <-x.Left:
+					return
+				}
+			}
+		}()
+		for {
+			select {
+			case <-sent:
+			case <-x.Left:
+				return
+			case <-time.After(300 * time.Millisecond): // nothing is taken any more
+				close(blocked)
+				<-x.Left
+				return
+			}
+		}
+	})
+	r := newRig(t, []string{worker.URL()})
+	r.decider.set(limited)
+	c := r.chat(streamBody)
+	c.Head()
+	<-blocked
+	left := time.Now()
+	if err := c.HalfClose(); err != nil {
+		t.Fatal(err)
+	}
+	if row := r.row(); row.Outcome != tenancy.OutcomeClientAborted {
+		t.Errorf("row %+v", row)
+	}
+	if took := time.Since(left); took > time.Second {
+		t.Errorf("the request was settled %v after its client left, want within 1s", took)
 	}
 }

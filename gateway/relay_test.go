@@ -174,6 +174,26 @@ func TestStreamFailures(t *testing.T) {
 	}
 }
 
+// TestNothingFollowsABrokenStream: the connection ends with it, even if the next
+// request has come already.
+func TestNothingFollowsABrokenStream(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.DropAfter(gatewaytest.FIN, gatewaytest.RoleEvent), gatewaytest.Chat("a"))
+	r := newRig(t, []string{worker.URL()})
+	c := r.dial()
+	auth := "Authorization: Bearer " + goodKey
+	if err := c.Write(gatewaytest.RequestText("POST", "/v1/chat/completions", streamBody, auth) +
+		gatewaytest.RequestText("POST", "/v1/chat/completions", chatBody, auth)); err != nil {
+		t.Fatal(err)
+	}
+	if _, body := c.Answer(); !strings.Contains(body, `"code":"upstream_error"`) {
+		t.Errorf("got %s", body)
+	}
+	if rest := c.Closed(); rest != "" {
+		t.Errorf("got %q after the stream", rest)
+	}
+	r.row()
+}
+
 // TestRequestErrorInsideAStream is the client's fault: its worker is not blamed.
 func TestRequestErrorInsideAStream(t *testing.T) {
 	for status, blamed := range map[int]int{400: 0, 500: 1} {
