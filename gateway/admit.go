@@ -245,12 +245,21 @@ func (ex *exchange) inputTokens() int {
 	return ex.estimate()
 }
 
-// tokenise finds the prompt's token ids, once.
+// bytesInToken is more than texts that mean anything have in a token of any
+// vocabulary, on average.
+const bytesInToken = 16
+
+// tokenise finds the prompt's token ids, once. A text that is far too long for
+// the model is not worth it: it can take minutes and gigabytes, while requests
+// of other tenants wait for their turn.
 func (ex *exchange) tokenise(ctx context.Context) {
 	if ex.tokensTried {
 		return
 	}
 	ex.tokensTried = true
+	if limit := ex.model.ContextLength; limit > 0 && ex.req.TextBytes/bytesInToken > limit {
+		return
+	}
 	ids, err := ex.g.parts.Tokenizer.Append(ctx, ex.tokens[:0], ex.model, ex.route.op, ex.body)
 	if err == nil && len(ids) > 0 {
 		ex.tokens, ex.tokensKnown = ids, true
