@@ -51,7 +51,8 @@ func TestConfigurationIsDocumented(t *testing.T) {
 	keys := configKeys()
 	row := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (.*?) \\|")
 	documented := make(map[string]string)
-	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
+	ofConfig, _, _ := strings.Cut(string(text), "\n## The tenants file")
+	for _, m := range row.FindAllStringSubmatch(ofConfig, -1) {
 		documented[m[1]] = m[2]
 	}
 	for key, def := range keys {
@@ -95,5 +96,28 @@ func TestDeployExample(t *testing.T) {
 	code := execute(t.Context(), scriptNow, []string{"check", "-c", filepath.Join(dir, "deploy/sluice.yaml")}, strings.NewReader(""), &out, &out)
 	if code != exitOK || strings.Contains(out.String(), "unknown") {
 		t.Errorf("exit code %d:\n%s", code, out.String())
+	}
+}
+
+// The index of the documentation names every page.
+func TestDocumentationIndex(t *testing.T) {
+	index, err := os.ReadFile("../../docs/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		name := filepath.Base(page)
+		if name != "README.md" && !strings.Contains(string(index), "]("+name+")") {
+			t.Errorf("docs/README.md does not name %s", name)
+		}
+	}
+	for _, m := range regexp.MustCompile(`\]\(([^):]+\.md)\)`).FindAllStringSubmatch(string(index), -1) {
+		if _, err := os.Stat(filepath.Join("../../docs", m[1])); err != nil {
+			t.Errorf("docs/README.md names a page that is not there: %s", m[1])
+		}
 	}
 }
