@@ -220,11 +220,46 @@ func TestDenials(t *testing.T) {
 			if resp.Header.Get("Retry-After") != c.retry || resp.Header.Get("x-should-retry") != c.never {
 				t.Errorf("headers %v", resp.Header)
 			}
+			if got := resp.Header.Get("x-sluice-policy"); got != "sha256:test a/b" {
+				t.Errorf("x-sluice-policy is %q", got)
+			}
 			row := r.row()
 			if row.PolicyRule != "a/b" || row.InputTokens != 0 || len(worker.Seen()) > 0 {
 				t.Errorf("row %+v, worker called %d times", row, len(worker.Seen()))
 			}
 		})
+	}
+}
+
+// TestOptInHeaders are on every answer of a request that policies have judged,
+// and only where the tenant asked for them.
+func TestOptInHeaders(t *testing.T) {
+	for _, exposed := range []bool{false, true} {
+		worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"), gatewaytest.Fail(500))
+		r := newRig(t, []string{worker.URL()})
+		if exposed {
+			r.tenant.Expose = tenancy.Expose{Worker: true, Policy: true, Overhead: true}
+		}
+		r.decider.set(func(_ context.Context, in *policy.Input) *policy.Decision {
+			d := allow(in)
+			d.Warnings = []policy.RuleRef{{Rule: "a/b", Message: "mind"}}
+			return d
+		})
+		for _, want := range []int{200, 502, 0} {
+			var resp *http.Response
+			if want == 0 {
+				c := r.dial()
+				c.Send("GET", "/v1/models", "", "Authorization: Bearer "+goodKey)
+				resp, _ = c.Answer()
+			} else if resp, _ = r.chat(chatBody).Answer(); resp.StatusCode != want {
+				t.Fatalf("got %d, want %d", resp.StatusCode, want)
+			}
+			h := resp.Header
+			if h.Get("Warning") != `299 sluice "a/b: mind"` || (h.Get("x-sluice-policy") == "sha256:test") != exposed ||
+				(h.Get("x-sluice-worker") == "w1") != (exposed && want > 0) || (h.Get("x-sluice-overhead-us") != "") != (exposed && want > 0) {
+				t.Errorf("exposed %v, status %d: headers %v", exposed, want, h)
+			}
+		}
 	}
 }
 

@@ -161,6 +161,7 @@ func (ex *exchange) reject(ctx *fasthttp.RequestCtx, rej *rejection) {
 		outcome: rej.outcome, status: rej.status, code: rej.code, cause: rej.cause,
 		charge: ex.partialCharge(),
 	})
+	ex.setSluiceHeaders(ctx)
 	rej.write(ctx, ex.dialect, ex.requestID)
 }
 
@@ -174,6 +175,7 @@ func (ex *exchange) leave() {
 func (ex *exchange) answer(ctx *fasthttp.RequestCtx, body []byte) {
 	ex.finish(ending{outcome: tenancy.OutcomeCompleted, status: fasthttp.StatusOK, charge: charge{settle: true}})
 	ex.setLimitHeaders(ctx)
+	ex.setSluiceHeaders(ctx)
 	ctx.Response.Header.SetContentType("application/json")
 	ctx.Response.SetBody(body)
 }
