@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -35,9 +36,10 @@ type upstreams struct {
 	dialTimeout time.Duration
 	tls         *tls.Config
 
-	// mu protects idle and closed.
+	// mu protects the fields below.
 	mu     sync.Mutex
 	idle   map[string][]*upstream // by address, oldest first
+	sweep  *time.Timer            // set while there is something to sweep
 	closed bool
 }
 
@@ -126,25 +128,45 @@ func (u *upstreams) takeIdle(key string, now time.Time) *upstream {
 }
 
 // put keeps c for the next request; the caller has read its response to the
-// end. Connections past their time are closed on the way.
+// end.
 func (u *upstreams) put(c *upstream) {
-	now := time.Now()
-	c.idleSince = now
+	c.idleSince = time.Now()
 	_ = c.SetReadDeadline(time.Time{})
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	list := u.idle[c.key]
-	for len(list) > 0 && (now.Sub(list[0].idleSince) >= maxIdleUpstream || len(list) >= maxIdlePerWorker) {
-		_ = list[0].Close()
-		list[0] = nil
-		list = list[1:]
-	}
-	if u.closed {
+	if u.closed || len(list) >= maxIdlePerWorker {
 		_ = c.Close()
-	} else {
-		list = append(list, c)
+		return
 	}
-	u.idle[c.key] = list
+	u.idle[c.key] = append(list, c)
+	if u.sweep == nil {
+		u.sweep = time.AfterFunc(maxIdleUpstream, u.dropOld)
+	}
+}
+
+// dropOld closes the connections that are past their time, which nobody may
+// ask for again.
+func (u *upstreams) dropOld() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := time.Now()
+	for key, list := range u.idle {
+		n := 0
+		for n < len(list) && now.Sub(list[n].idleSince) >= maxIdleUpstream {
+			_ = list[n].Close()
+			n++
+		}
+		if n == len(list) {
+			delete(u.idle, key)
+		} else {
+			u.idle[key] = slices.Delete(list, 0, n)
+		}
+	}
+	u.sweep = nil
+	if len(u.idle) > 0 {
+		u.sweep = time.AfterFunc(maxIdleUpstream, u.dropOld)
+	}
 }
 
 // Close closes every kept connection and keeps none from now on.
@@ -152,6 +174,10 @@ func (u *upstreams) Close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.closed = true
+	if u.sweep != nil {
+		u.sweep.Stop()
+		u.sweep = nil
+	}
 	for _, list := range u.idle {
 		for _, c := range list {
 			_ = c.Close()

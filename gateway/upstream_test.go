@@ -1,0 +1,43 @@
+package gateway
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestIdleConnectionsAreClosed: connections to a worker that nobody asks any
+// more don't stay open, since the worker has closed its side long before.
+func TestIdleConnectionsAreClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpstreams(time.Second, nil)
+		var theirs []net.Conn
+		put := func() {
+			ours, other := net.Pipe()
+			theirs = append(theirs, other)
+			u.put(&upstream{Conn: ours, br: bufio.NewReader(ours), key: "http://a"})
+		}
+		put()
+		time.Sleep(3 * time.Second)
+		put()
+		time.Sleep(2 * maxIdleUpstream)
+		for i, c := range theirs {
+			_ = c.SetReadDeadline(time.Now())
+			if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+				t.Errorf("connection %d: got %v, want the end", i, err)
+			}
+		}
+		if len(u.idle) != 0 || u.sweep != nil {
+			t.Errorf("%d workers are left, sweeping %v", len(u.idle), u.sweep != nil)
+		}
+		put()
+		u.Close()
+		put() // comes back from a request that ended late
+		if len(u.idle) != 0 || u.sweep != nil {
+			t.Errorf("after Close %d workers are left, sweeping %v", len(u.idle), u.sweep != nil)
+		}
+	})
+}
