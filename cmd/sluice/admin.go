@@ -7,14 +7,9 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"github.com/sluicegate/sluice/scoring"
-	"github.com/sluicegate/sluice/scoring/discovery"
-	"github.com/sluicegate/sluice/scoring/kvevents"
 )
 
 // adminPages is the admin listener: /metrics for everyone who reaches it, and
@@ -64,75 +59,4 @@ func jsonPage(build func() any) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(append(text, '\n'))
 	})
-}
-
-// workerPage is one worker on /debug/workers: what the health checks know,
-// what the scorer knows, and how its cache events come in.
-type workerPage struct {
-	Health  discovery.Status       `json:"health"`
-	Scoring scoring.WorkerSnapshot `json:"scoring"`
-	Events  []eventsPage           `json:"events"`
-}
-
-// eventsPage is one subscription on /debug/workers.
-type eventsPage struct {
-	Rank  string         `json:"rank"`
-	View  string         `json:"view"`
-	Stats kvevents.Stats `json:"stats"`
-}
-
-// tokensPage is one model on /debug/workers.
-type tokensPage struct {
-	State  string `json:"state"`
-	Local  int64  `json:"local"`
-	Remote int64  `json:"remote"`
-	Failed int64  `json:"failed"`
-}
-
-func (a *app) debugWorkers() any {
-	snapshots := make(map[scoring.WorkerID]scoring.WorkerSnapshot)
-	for _, w := range a.fleet.Snapshot(time.Now()) {
-		snapshots[w.Worker.ID] = w
-	}
-	events := make(map[string][]eventsPage)
-	for _, s := range a.subs.stats() {
-		events[s.worker] = append(events[s.worker], eventsPage{Rank: s.rank, View: s.View.String(), Stats: s.Stats})
-	}
-	var workers []workerPage
-	for _, st := range a.checker.Snapshot() {
-		workers = append(workers, workerPage{Health: st, Scoring: snapshots[st.ID], Events: events[st.Name]})
-	}
-	tokens := make(map[string]tokensPage)
-	for name, m := range a.tokens.models {
-		tokens[name] = tokensPage{
-			State: tokenState(m.state.Load()).String(), Local: m.usedLocal.Load(), Remote: m.usedRemote.Load(), Failed: m.failed.Load(),
-		}
-	}
-	return struct {
-		Workers []workerPage          `json:"workers"`
-		Tokens  map[string]tokensPage `json:"tokenizers"`
-		Fleet   scoring.Stats         `json:"fleet"`
-	}{workers, tokens, a.fleet.Stats()}
-}
-
-// predictionPage is one pick on /debug/predictions.
-type predictionPage struct {
-	Winner string `json:"winner"`
-	scoring.PredictionRecord
-}
-
-func (a *app) debugPredictions() any {
-	names := make(map[scoring.WorkerID]string)
-	for _, w := range a.fleet.Snapshot(time.Now()) {
-		names[w.Worker.ID] = w.Worker.Name
-	}
-	records := a.fleet.Predictions()
-	out := make([]predictionPage, len(records))
-	for i, r := range records {
-		out[i] = predictionPage{Winner: names[r.Winner], PredictionRecord: r}
-	}
-	return struct {
-		Workers map[scoring.WorkerID]string `json:"workers"`
-		Recent  []predictionPage            `json:"recent"`
-	}{names, out}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -241,5 +242,51 @@ func TestMetricsAreWellFormed(t *testing.T) {
 	}
 	if !strings.Contains(text, `tenant="other"`) || !strings.Contains(text, `tenant="acme"`) {
 		t.Error("tenants are not folded by the allowlist")
+	}
+}
+
+// TestDebugPages reads both pages after a few requests.
+func TestDebugPages(t *testing.T) {
+	d, a := startStack(t)
+	tour := newTour(d, a, io.Discard)
+	for range 2 {
+		if got, err := tour.ask(context.Background(), "acme", user(words(3, 300))); err != nil || got.status != 200 {
+			t.Fatalf("%v %+v", err, got)
+		}
+	}
+	page := func(path string, into any) {
+		t.Helper()
+		resp, err := http.Get("http://" + a.admin.Addr().String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if err := json.NewDecoder(resp.Body).Decode(into); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %d %v", path, resp.StatusCode, err)
+		}
+	}
+	var predictions struct{ Picks []pickPage }
+	page("/debug/predictions", &predictions)
+	if len(predictions.Picks) != 2 {
+		t.Fatalf("%d picks, want 2", len(predictions.Picks))
+	}
+	second := predictions.Picks[1]
+	if second.Winner != predictions.Picks[0].Winner || second.Outcome != "completed" || len(second.Candidates) != 2 {
+		t.Errorf("the second pick: %+v", second)
+	}
+	for _, c := range second.Candidates {
+		if (c.Worker == second.Winner) != (c.Cached > 0) {
+			t.Errorf("candidate %+v, the winner is %s", c, second.Winner)
+		}
+	}
+	var workers struct{ Workers []workerPage }
+	page("/debug/workers", &workers)
+	if len(workers.Workers) != len(demoWorkers) {
+		t.Fatalf("%d workers", len(workers.Workers))
+	}
+	for _, w := range workers.Workers {
+		if !w.Health.Ready || len(w.Views) != 1 || len(w.Events) != 1 || !w.Events[0].Connected || w.Load.InFlight != 0 {
+			t.Errorf("worker %+v", w)
+		}
 	}
 }

@@ -89,8 +89,13 @@ class Checks:
     def debug(self):
         return json.loads(get(self.args.admin + "/debug/workers"))
 
-    def scoring(self, name):
-        return next(w["scoring"] for w in self.debug()["workers"] if w["health"]["name"] == name)
+    def worker(self, name):
+        return next(w for w in self.debug()["workers"] if w["health"]["name"] == name)
+
+    def last_pick(self):
+        """The last pick, and its winner's prediction."""
+        pick = json.loads(get(self.args.admin + "/debug/predictions"))["picks"][-1]
+        return pick, next(c for c in pick["candidates"] if c["worker"] == pick["winner"])
 
     def sdk(self):
         answer, worker = self.chat(self.alpha, "Say hello.", max_tokens=6)
@@ -153,9 +158,7 @@ class Checks:
             ttfts.append(time.monotonic() - start)
             assert worker == home, f"request {i} went to {worker}, {home} holds the prefix"
             engine = answer.usage.prompt_tokens_details.cached_tokens
-            record = json.loads(get(self.args.admin + "/debug/predictions"))["recent"][-1]
-            view = next(c for c in record["Candidates"] if c["Worker"] == record["Winner"])["Cached"]
-            agree += view == engine
+            agree += self.last_pick()[1]["cached_tokens"] == engine
             cached += engine
         hits = counter(self.workers[home].metrics(), "vllm:prefix_cache_hits_total") - before[home]
         assert hits >= cached > 0, (hits, cached)
@@ -196,10 +199,9 @@ class Checks:
                 model="tiny", messages=user(words(200 + i, 40 + 37 * (i % 12))), max_tokens=2, stream=True)
             for _ in stream:
                 pass
-            record = json.loads(get(self.args.admin + "/debug/predictions"))["recent"][-1]
-            predicted = next(c for c in record["Candidates"] if c["Worker"] == record["Winner"])["Total"]
-            if i >= 12 and record["Actual"]:
-                errors.append(abs(predicted - record["Actual"]) / record["Actual"])
+            pick, predicted = self.last_pick()
+            if i >= 12:
+                errors.append(abs(predicted["predicted_ms"] - pick["actual_ms"]) / pick["actual_ms"])
         errors.sort()
         return (f"one request at a time, after 12: relative error median {statistics.median(errors):.0%}, "
                 f"p90 {errors[int(len(errors) * .9)]:.0%} over {len(errors)}")
@@ -216,15 +218,15 @@ class Checks:
 
     def killed(self):
         victim, other = self.workers["w1"], self.workers["w2"]
-        assert any(v["GPU"] > 0 for v in self.scoring("w1")["Views"])
+        assert any(v["gpu"] > 0 for v in self.worker("w1")["views"])
         for pid in [victim.pid, *children(victim.pid)]:
             os.kill(pid, signal.SIGKILL)
         start = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            noticed = pool.submit(lambda: eventually("the dead worker to be noticed", 10, lambda: not self.scoring("w1")["Ready"]) and time.monotonic() - start)
+            noticed = pool.submit(lambda: eventually("the dead worker to be noticed", 10, lambda: not self.worker("w1")["health"]["ready"]) and time.monotonic() - start)
             served = [self.chat(self.alpha, words(900 + i, 30))[1] for i in range(6)]
         assert served == ["w2"] * 6, served
-        eventually("its view to be dropped", 10, lambda: all(v["GPU"] == 0 for v in self.scoring("w1")["Views"] or []))
+        eventually("its view to be dropped", 10, lambda: all(v["gpu"] == 0 for v in self.worker("w1")["views"]))
         ready = counter(get(self.args.admin + "/metrics"), "sluice_worker_ready", worker="w1")
         assert ready == 0, ready
         return f"6 of 6 requests went on at {other.name}; noticed after {noticed.result():.2f} s, view dropped"

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"time"
+
+	"github.com/sluicegate/sluice/scoring"
+	"github.com/sluicegate/sluice/scoring/discovery"
+)
+
+// millis is a duration in milliseconds, as the debug pages show it.
+type millis float64
+
+func inMillis(d time.Duration) millis { return millis(float64(d.Microseconds()) / 1000) }
+
+// workerPage is one worker on /debug/workers: what the health checks know,
+// what the scorer knows, and how its cache events come in.
+type workerPage struct {
+	Health  discovery.Status `json:"health"`
+	Load    loadPage         `json:"load"`
+	Learned learnedPage      `json:"learned"`
+	Views   []viewPage       `json:"views"`
+	Events  []eventsPage     `json:"events"`
+}
+
+// loadPage is what a worker has in hand: by this gateway's own account, and as
+// it said itself.
+type loadPage struct {
+	InFlight      int       `json:"in_flight"`
+	Prefilling    int       `json:"prefilling"`
+	PrefillTokens int       `json:"prefill_tokens_ahead"`
+	Running       int       `json:"reported_running"`
+	Waiting       int       `json:"reported_waiting"`
+	KVUsage       float64   `json:"reported_kv_usage"`
+	ReportedAt    time.Time `json:"reported_at"`
+	Picks         int64     `json:"picks"`
+	Failures      int64     `json:"failures"`
+}
+
+// learnedPage is what the prediction of a worker's first tokens rests on.
+type learnedPage struct {
+	Base        millis  `json:"base_ms"`
+	PerKilo     millis  `json:"per_1000_tokens_ms"`
+	PerSeq      millis  `json:"per_running_sequence_ms"`
+	Attention   millis  `json:"attention_ms"`
+	Speed       float64 `json:"speed_factor"`
+	FirstTokens int64   `json:"first_tokens"`
+	ErrorP50    float64 `json:"actual_over_predicted_p50"`
+	ErrorP90    float64 `json:"actual_over_predicted_p90"`
+}
+
+// viewPage is the view of one rank's cache, in blocks.
+type viewPage struct {
+	Rank      int    `json:"rank"`
+	State     string `json:"state"`
+	BlockSize int    `json:"block_size"`
+	Capacity  int    `json:"capacity"`
+	GPU       int    `json:"gpu"`
+	CPU       int    `json:"cpu"`
+	Disk      int    `json:"disk"`
+	Held      int    `json:"held_back"`
+}
+
+// eventsPage is one subscription to a rank's cache events.
+type eventsPage struct {
+	Rank        string    `json:"rank"`
+	Connected   bool      `json:"connected"`
+	Next        uint64    `json:"next_sequence"`
+	LastBatch   time.Time `json:"last_batch"`
+	Batches     uint64    `json:"batches"`
+	Events      uint64    `json:"events"`
+	Skipped     uint64    `json:"skipped_events"`
+	BadMessages uint64    `json:"bad_messages"`
+	Gaps        uint64    `json:"gaps"`
+	Replays     uint64    `json:"replays"`
+	Restarts    uint64    `json:"restarts"`
+	Connects    uint64    `json:"connects"`
+	Error       string    `json:"error,omitempty"`
+}
+
+// tokensPage says who computes a model's token ids, and for how many requests.
+type tokensPage struct {
+	State  string `json:"state"`
+	Local  int64  `json:"local"`
+	Remote int64  `json:"remote"`
+	Failed int64  `json:"failed"`
+}
+
+// fleetPage sums over all workers.
+type fleetPage struct {
+	Picks        int64   `json:"picks"`
+	PromptTokens int64   `json:"prompt_tokens"`
+	CachedTokens int64   `json:"cached_tokens"`
+	Blocks       int     `json:"blocks"`
+	IndexBytes   int     `json:"index_bytes"`
+	ErrorP50     float64 `json:"prediction_error_p50"`
+	ErrorP90     float64 `json:"prediction_error_p90"`
+}
+
+// debugWorkers is GET /debug/workers.
+func (a *app) debugWorkers() any {
+	snapshots := make(map[scoring.WorkerID]scoring.WorkerSnapshot)
+	for _, w := range a.fleet.Snapshot(time.Now()) {
+		snapshots[w.Worker.ID] = w
+	}
+	events := make(map[string][]eventsPage)
+	for _, s := range a.subs.stats() {
+		events[s.worker] = append(events[s.worker], newEventsPage(s))
+	}
+	workers := []workerPage{}
+	for _, st := range a.checker.Snapshot() {
+		w := snapshots[st.ID]
+		workers = append(workers, workerPage{
+			Health: st, Load: newLoadPage(&w), Learned: newLearnedPage(&w), Views: newViewPages(&w), Events: events[st.Name],
+		})
+	}
+	tokens := make(map[string]tokensPage)
+	for name, m := range a.tokens.models {
+		tokens[name] = tokensPage{
+			State: tokenState(m.state.Load()).String(), Local: m.usedLocal.Load(), Remote: m.usedRemote.Load(), Failed: m.failed.Load(),
+		}
+	}
+	st := a.fleet.Stats()
+	return struct {
+		Workers []workerPage          `json:"workers"`
+		Tokens  map[string]tokensPage `json:"tokenizers"`
+		Fleet   fleetPage             `json:"fleet"`
+	}{workers, tokens, fleetPage{
+		Picks: st.Picks, PromptTokens: st.PromptTokens, CachedTokens: st.CachedTokens,
+		Blocks: st.Blocks, IndexBytes: st.Bytes, ErrorP50: st.ErrorP50, ErrorP90: st.ErrorP90,
+	}}
+}
+
+func newEventsPage(s kvSource) eventsPage {
+	return eventsPage{
+		Rank: s.rank, Connected: s.Connected, Next: s.Next, LastBatch: s.LastBatch,
+		Batches: s.Machine.Applied, Events: s.Events, Skipped: s.Skipped.Total(), BadMessages: s.BadMessages + s.BadBatches,
+		Gaps: s.Machine.Gaps, Replays: s.Machine.Replays, Restarts: s.Machine.Restarts, Connects: s.Connects, Error: s.Err,
+	}
+}
+
+func newLoadPage(w *scoring.WorkerSnapshot) loadPage {
+	return loadPage{
+		InFlight: w.InFlight, Prefilling: w.Prefilling, PrefillTokens: w.Ahead,
+		Running: w.Load.Running, Waiting: w.Load.Waiting, KVUsage: w.Load.KVUsage, ReportedAt: w.LoadObserved,
+		Picks: w.Picks, Failures: w.Failures,
+	}
+}
+
+func newLearnedPage(w *scoring.WorkerSnapshot) learnedPage {
+	c := w.Coefficients
+	return learnedPage{
+		Base: inMillis(c.Base), PerKilo: inMillis(c.PerKilo), PerSeq: inMillis(c.PerSeq), Attention: inMillis(c.Attention),
+		Speed: w.Speed, FirstTokens: w.Trained, ErrorP50: w.ErrorP50, ErrorP90: w.ErrorP90,
+	}
+}
+
+func newViewPages(w *scoring.WorkerSnapshot) []viewPage {
+	out := make([]viewPage, len(w.Views))
+	for i, v := range w.Views {
+		out[i] = viewPage{
+			Rank: v.Rank, State: v.State.String(), BlockSize: v.BlockSize, Capacity: v.Capacity,
+			GPU: v.GPU, CPU: v.CPU, Disk: v.Disk, Held: v.Held,
+		}
+	}
+	return out
+}
+
+// pickPage is one recent pick on /debug/predictions: what each worker was
+// predicted to take, which won, and what came of it.
+type pickPage struct {
+	Seq         uint64          `json:"seq"`
+	Picked      time.Time       `json:"picked"`
+	Model       string          `json:"model"`
+	Prompt      int             `json:"prompt_tokens"`
+	TokensKnown bool            `json:"tokens_known"`
+	Winner      string          `json:"winner"`
+	Outcome     string          `json:"outcome"`
+	Actual      millis          `json:"actual_ms,omitempty"`
+	Candidates  []candidatePage `json:"candidates"`
+}
+
+// candidatePage is one worker's prediction. Base, wait and prefill sum to it.
+type candidatePage struct {
+	Worker    string `json:"worker"`
+	Predicted millis `json:"predicted_ms"`
+	P90       millis `json:"p90_ms"`
+	Base      millis `json:"base_ms"`
+	Wait      millis `json:"wait_ms"`
+	Prefill   millis `json:"prefill_ms"`
+	Cached    int    `json:"cached_tokens"`
+	Assumed   int    `json:"assumed_tokens,omitempty"`
+	Ahead     int    `json:"prefill_tokens_ahead"`
+	Running   int    `json:"running_sequences"`
+}
+
+// debugPredictions is GET /debug/predictions: the recent picks, oldest first.
+func (a *app) debugPredictions() any {
+	names := make(map[scoring.WorkerID]string)
+	for _, w := range a.fleet.Snapshot(time.Now()) {
+		names[w.Worker.ID] = w.Worker.Name
+	}
+	picks := []pickPage{}
+	for _, r := range a.fleet.Predictions() {
+		p := pickPage{
+			Seq: r.Seq, Picked: r.Picked, Model: r.Model, Prompt: r.Prompt, TokensKnown: r.TokensKnown,
+			Winner: names[r.Winner], Outcome: "in_flight", Actual: inMillis(r.Actual),
+		}
+		if r.Outcome != 0 {
+			p.Outcome = r.Outcome.String()
+		}
+		for _, c := range r.Candidates {
+			p.Candidates = append(p.Candidates, candidatePage{
+				Worker: names[c.Worker], Predicted: inMillis(c.Total), P90: inMillis(c.P90),
+				Base: inMillis(c.Base), Wait: inMillis(c.Wait), Prefill: inMillis(c.Prefill),
+				Cached: c.Cached, Assumed: c.Assumed, Ahead: c.Ahead, Running: c.Running,
+			})
+		}
+		picks = append(picks, p)
+	}
+	return struct {
+		Picks []pickPage `json:"picks"`
+	}{picks}
+}
