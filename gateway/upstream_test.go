@@ -20,24 +20,30 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 			theirs = append(theirs, other)
 			u.put(&upstream{Conn: ours, br: bufio.NewReader(ours), key: "http://a"})
 		}
+		left := func() (workers int, sweeping bool) {
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			return len(u.idle), u.sweep != nil
+		}
 		put()
 		time.Sleep(3 * time.Second)
 		put()
 		time.Sleep(2 * maxIdleUpstream)
+		synctest.Wait()
 		for i, c := range theirs {
 			_ = c.SetReadDeadline(time.Now())
 			if _, err := c.Read(make([]byte, 1)); err != io.EOF {
 				t.Errorf("connection %d: got %v, want the end", i, err)
 			}
 		}
-		if len(u.idle) != 0 || u.sweep != nil {
-			t.Errorf("%d workers are left, sweeping %v", len(u.idle), u.sweep != nil)
+		if n, sweeping := left(); n != 0 || sweeping {
+			t.Errorf("%d workers are left, sweeping %v", n, sweeping)
 		}
 		put()
 		u.Close()
 		put() // comes back from a request that ended late
-		if len(u.idle) != 0 || u.sweep != nil {
-			t.Errorf("after Close %d workers are left, sweeping %v", len(u.idle), u.sweep != nil)
+		if n, sweeping := left(); n != 0 || sweeping {
+			t.Errorf("after Close %d workers are left, sweeping %v", n, sweeping)
 		}
 	})
 }
