@@ -20,6 +20,7 @@ type listener struct {
 	net.Listener
 	watch        *watcher
 	writeTimeout time.Duration
+	readIdle     time.Duration
 	open         *connSet
 	log          *slog.Logger
 }
@@ -61,7 +62,7 @@ func (l *listener) watched(nc net.Conn) (net.Conn, error) {
 		_ = nc.Close()
 		return nil, fmt.Errorf("cannot serve a %T: the public listener must be TCP", nc)
 	}
-	c := &conn{tcp: tcp, watch: l.watch, writeTimeout: l.writeTimeout, open: l.open}
+	c := &conn{tcp: tcp, watch: l.watch, writeTimeout: l.writeTimeout, readIdle: l.readIdle, open: l.open}
 	l.open.add(c)
 	l.watch.add(c)
 	return c, nil
@@ -76,10 +77,19 @@ type conn struct {
 	watch        *watcher
 	watchID      int32
 	writeTimeout time.Duration
+	readIdle     time.Duration
 	open         *connSet
 
 	closeOnce sync.Once
 	closeErr  error
+
+	// readBy is the deadline that the server has set for reading. Only its
+	// goroutine uses it.
+	readBy time.Time
+
+	// midway says that a byte of a request has come since the last write, so
+	// that a read waits for the next byte of it and not for another request.
+	midway atomic.Bool
 
 	// closing makes the next read report the end, so that the server closes
 	// the connection after the response under way, whose header may have said
@@ -144,13 +154,22 @@ func (c *conn) stopReading() {
 // written.
 func (c *conn) closeAfterResponse() { c.closing.Store(true) }
 
-// Read implements net.Conn.
+// Read implements net.Conn. Within a request it waits readIdle for the next
+// byte, in the limits of the server's deadline.
 func (c *conn) Read(p []byte) (int, error) {
-	if c.closing.Load() {
+	if c.midway.Load() {
+		if by := time.Now().Add(c.readIdle); by.Before(c.readBy) {
+			if err := c.tcp.SetReadDeadline(by); err != nil {
+				return 0, err
+			}
+		}
+	}
+	if c.closing.Load() { // looked at last: stopReading sets it before its deadline
 		return 0, io.EOF
 	}
 	n, err := c.tcp.Read(p)
-	if n > 0 && !c.received.Load() {
+	if n > 0 && !c.midway.Load() {
+		c.midway.Store(true)
 		c.received.Store(true)
 	}
 	return n, err
@@ -158,6 +177,7 @@ func (c *conn) Read(p []byte) (int, error) {
 
 // Write implements net.Conn with a fresh deadline for every call.
 func (c *conn) Write(p []byte) (int, error) {
+	c.midway.Store(false)
 	if err := c.tcp.SetWriteDeadline(time.Now().Add(c.writeTimeout)); err != nil {
 		return 0, err
 	}
@@ -207,10 +227,13 @@ func (c *conn) LocalAddr() net.Addr { return c.tcp.LocalAddr() }
 func (c *conn) RemoteAddr() net.Addr { return c.tcp.RemoteAddr() }
 
 // SetDeadline implements net.Conn; the write half is the connection's own.
-func (c *conn) SetDeadline(t time.Time) error { return c.tcp.SetReadDeadline(t) }
+func (c *conn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
 
 // SetReadDeadline implements net.Conn.
-func (c *conn) SetReadDeadline(t time.Time) error { return c.tcp.SetReadDeadline(t) }
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.readBy = t
+	return c.tcp.SetReadDeadline(t)
+}
 
 // SetWriteDeadline implements net.Conn; Write sets the only deadline there is.
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }

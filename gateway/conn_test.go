@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
+	"github.com/sluicegate/sluice/tenancy"
 )
 
 // scarce is a listener that runs out of descriptors a number of times.
@@ -64,5 +65,61 @@ func TestSlowHeader(t *testing.T) {
 	wantError(t, resp, body, 408, "request_timeout")
 	if rest := c.Closed(); rest != "" {
 		t.Errorf("got %q after the answer", rest)
+	}
+}
+
+// bodyHead is the head of a chat request with a body of 100 bytes.
+const bodyHead = "POST /v1/chat/completions HTTP/1.1\r\nHost: gateway.test\r\nAuthorization: Bearer " + goodKey +
+	"\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+
+// TestSlowBody is refused when no byte has come for a while, long before the
+// time for the whole body is over; a connection between requests may wait
+// longer.
+func TestSlowBody(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		opts := []rigOption{withConfig(func(c *Config) { c.BodyIdle = 200 * time.Millisecond })}
+		if secure {
+			opts = append(opts, withTLS())
+		}
+		r := newRig(t, nil, opts...)
+		c := r.dial()
+		c.Send("GET", "/healthz", "")
+		c.Answer()
+		time.Sleep(400 * time.Millisecond) // between requests this is no silence
+		if err := c.Write(bodyHead + "{"); err != nil {
+			t.Fatal(err)
+		}
+		for range 4 {
+			time.Sleep(100 * time.Millisecond) // every byte starts the time anew
+			if err := c.Write(" "); err != nil {
+				t.Fatal(err)
+			}
+		}
+		resp, body := c.Answer()
+		wantError(t, resp, body, 408, "request_timeout")
+		if rest := c.Closed(); rest != "" {
+			t.Errorf("got %q after the answer", rest)
+		}
+	}
+}
+
+// TestClientLeavesWhileSending is a client that left, not bad framing.
+func TestClientLeavesWhileSending(t *testing.T) {
+	for name, text := range map[string]string{"header": bodyHead[:40], "body": bodyHead + "{"} {
+		for _, how := range []gatewaytest.Close{gatewaytest.FIN, gatewaytest.RST} {
+			r := newRig(t, nil)
+			c := r.dial()
+			if err := c.Write(text); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the request's first bytes", func() bool { return r.g.receiving() == 1 })
+			c.Leave(how)
+			eventually(t, "the connection's end", func() bool { return r.g.Connections() == 0 })
+			s := r.meter.last()
+			if s == nil || s.Row.Status != 499 || s.Phase != tenancy.PhaseRead || s.Method != "other" || len(r.meter.framing) > 0 {
+				t.Errorf("%s, %d: summary %+v, framing %v", name, how, s, r.meter.framing)
+			}
+			r.idle()
+		}
 	}
 }

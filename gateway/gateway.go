@@ -24,8 +24,9 @@ type Config struct {
 	// BodyBytes bounds a request body, HeaderBytes all request headers together.
 	BodyBytes, HeaderBytes int
 	// HeaderRead is the time for a request's headers, BodyRead for its body,
-	// IdleConnection how long a kept connection may wait for the next request.
-	HeaderRead, BodyRead, IdleConnection time.Duration
+	// BodyIdle for each next byte of it, IdleConnection how long a kept
+	// connection may wait for the next request.
+	HeaderRead, BodyRead, BodyIdle, IdleConnection time.Duration
 	// ClientWrite is how long one write to a client may block.
 	ClientWrite time.Duration
 	// Connect is the time to reach a worker; FirstByteStream and FirstByteUnary
@@ -55,7 +56,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		BodyBytes: 32 << 20, HeaderBytes: 64 << 10,
-		HeaderRead: 10 * time.Second, BodyRead: 300 * time.Second, IdleConnection: 75 * time.Second,
+		HeaderRead: 10 * time.Second, BodyRead: 300 * time.Second, BodyIdle: 30 * time.Second, IdleConnection: 75 * time.Second,
 		ClientWrite: 30 * time.Second,
 		Connect:     2 * time.Second, FirstByteStream: 120 * time.Second, FirstByteUnary: 600 * time.Second,
 		StreamIdle: 60 * time.Second, ResponseBytes: 64 << 20, EventBytes: 16 << 20,
@@ -165,7 +166,7 @@ func (discardLogger) Printf(string, ...any) {}
 // Serve accepts connections on ln, a TCP listener, until Shutdown. A non-nil
 // tlsConfig makes it speak TLS.
 func (g *Gateway) Serve(ln net.Listener, tlsConfig *tls.Config) error {
-	var served net.Listener = &listener{Listener: ln, watch: g.watch, writeTimeout: g.cfg.ClientWrite, open: &g.conns, log: g.log}
+	var served net.Listener = &listener{Listener: ln, watch: g.watch, writeTimeout: g.cfg.ClientWrite, readIdle: g.cfg.BodyIdle, open: &g.conns, log: g.log}
 	if tlsConfig != nil {
 		served = tls.NewListener(served, tlsConfig)
 	}

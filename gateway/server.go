@@ -3,6 +3,8 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"io"
+	"syscall"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -100,6 +102,14 @@ func (g *Gateway) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 		}
 		return
 	}
+	if clientGone(err) && !g.stopping.Load() {
+		ex := g.begin(ctx)
+		ex.method = methodName(nil) // the server has forgotten it
+		ex.clientLeft()
+		ex.leave()
+		_ = ctx.Conn().Close()
+		return
+	}
 	rej := readRejection(err)
 	switch {
 	case large:
@@ -115,6 +125,12 @@ func (g *Gateway) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 	ctx.Response.Reset()
 	ctx.Response.Header.Set("x-request-id", id)
 	rej.write(ctx, dialectOpenAI, id)
+}
+
+// clientGone reports whether a request could not be read because its client
+// left.
+func clientGone(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // readRejection names what was wrong with a request's framing. The library's
