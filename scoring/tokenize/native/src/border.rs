@@ -118,9 +118,9 @@ fn silence_panics() {
 /// The name of a source file without its folder, from a fixed set so that the
 /// hook allocates nothing that stays.
 fn leaf(path: &str) -> &'static str {
-    const OURS: [&str; 10] = [
-        "border.rs", "chat.rs", "clock.rs", "completion.rs", "content.rs", "json.rs", "model.rs",
-        "plan.rs", "python.rs", "template.rs",
+    const OURS: [&str; 12] = [
+        "border.rs", "chat.rs", "clock.rs", "completion.rs", "content.rs", "json.rs",
+        "messages.rs", "model.rs", "plan.rs", "python.rs", "template.rs", "tools.rs",
     ];
     let ours = path.starts_with("src/") || path.contains("native/src/");
     OURS.iter().find(|name| ours && path.ends_with(*name)).copied().unwrap_or("a dependency")
