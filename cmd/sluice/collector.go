@@ -25,6 +25,7 @@ var (
 	descInFlight    = desc("sluice_http_requests_in_flight", "Requests between their first check and their end.", "route")
 	descConns       = desc("sluice_http_connections", "Open client connections.")
 	descDraining    = desc("sluice_draining", "1 while the gateway is shutting down.")
+	descDegraded    = desc("sluice_degraded", "Workers, cache views and models that are not as they should be, by why.", "part", "reason")
 	descReady       = desc("sluice_worker_ready", "1 if the worker may be picked.", "pool", "worker")
 	descWorkerLoad  = desc("sluice_route_worker_requests", "Requests on the worker that this gateway has sent and not seen finish.", "pool", "worker")
 	descWorkerAhead = desc("sluice_route_worker_prefill_tokens", "Uncached prompt tokens sent to the worker and not yet known to be read.", "pool", "worker")
@@ -68,6 +69,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	c.collectViews(ch)
 	c.collectTokens(ch)
 	c.collectBooks(ch)
+	c.collectDegraded(ch)
 }
 
 func gauge(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ...string) {
@@ -117,6 +119,44 @@ func (c *stateCollector) collectFleet(ch chan<- prometheus.Metric) {
 	gauge(ch, descIndexBlocks, float64(s.Blocks))
 	gauge(ch, descIndexBytes, float64(s.Bytes))
 	gauge(ch, descIndexHeld, float64(s.Held))
+}
+
+// collectDegraded counts what works, but not as well as it should: the reasons
+// for routing that is worse than it could be. All of them are exported at all
+// times, so that an alert has a zero to come back to.
+func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
+	type state struct{ part, reason string }
+	n := map[state]int{
+		{"worker", "not_ready"}: 0, {"view", "not_reporting"}: 0, {"view", "incomplete"}: 0, {"view", "recovering"}: 0,
+		{"tokenizer", "unverified"}: 0, {"tokenizer", "remote"}: 0, {"tokenizer", "mismatch"}: 0,
+	}
+	for _, w := range c.fleet.Snapshot(time.Now()) {
+		if !w.Ready {
+			n[state{"worker", "not_ready"}]++
+			continue
+		}
+		if len(w.Views) == 0 {
+			n[state{"view", "not_reporting"}]++
+		}
+		for _, v := range w.Views {
+			switch v.State {
+			case scoring.ViewNotReporting:
+				n[state{"view", "not_reporting"}]++
+			case scoring.ViewPartial:
+				n[state{"view", "incomplete"}]++
+			case scoring.ViewJoining, scoring.ViewRecovering:
+				n[state{"view", "recovering"}]++
+			}
+		}
+	}
+	for _, m := range c.tokens.models {
+		if s := tokenState(m.state.Load()); s != tokensVerified {
+			n[state{"tokenizer", s.String()}]++
+		}
+	}
+	for s, count := range n {
+		gauge(ch, descDegraded, float64(count), s.part, s.reason)
+	}
 }
 
 func (c *stateCollector) collectViews(ch chan<- prometheus.Metric) {

@@ -216,8 +216,10 @@ func TestKilledWorker(t *testing.T) {
 		}
 	}
 	soon(t, "the view to be dropped", stackPatience, func() bool { return held() == 0 })
-	soon(t, "the metric to say so", stackPatience, func() bool {
-		return strings.Contains(metricsText(t, a), `sluice_worker_ready{pool="general",worker="`+victim+`"} 0`)
+	soon(t, "the metrics to say so", stackPatience, func() bool {
+		text := metricsText(t, a)
+		return strings.Contains(text, `sluice_worker_ready{pool="general",worker="`+victim+`"} 0`) &&
+			strings.Contains(text, `sluice_degraded{part="worker",reason="not_ready"} 1`)
 	})
 }
 

@@ -51,6 +51,7 @@ func metricFamilies() []metricFamily {
 		{"sluice_overhead_seconds", []string{"phase"}, len(overheadBuckets)},
 		{"sluice_draining", nil, 0},
 		{"sluice_worker_ready", []string{"pool", "worker"}, 0},
+		{"sluice_degraded", []string{"part", "reason"}, 0},
 		{"sluice_route_prompts_total", []string{"tokens"}, 0},
 		{"sluice_route_prediction_error_ratio", nil, 13},
 		{"sluice_route_worker_requests", []string{"pool", "worker"}, 0},
@@ -84,7 +85,8 @@ func metricFamilies() []metricFamily {
 // there are, or a round number above.
 var fixedLabels = map[string]int{
 	"route": 7, "method": 8, "status": 24, "dialect": 2, "phase": 6, "code": 16, "reason": 16, "decision": 4, "unit": 6,
-	"percentile": 2, "result": 3, "state": 5, "source": 3, "tokens": 2, "version": 1, "go_version": 1, "digest": 1,
+	"percentile": 2, "result": 3, "state": 5, "source": 3, "tokens": 2, "version": 1, "go_version": 1, "digest": 1, "part": 3,
+	"sluice_degraded/reason": 3,
 	// A worker may answer with any status that HTTP knows.
 	"sluice_upstream_attempts_total/status": 64,
 	// One rank for each worker: data parallelism is the engines' own setting. A worker with n ranks adds
