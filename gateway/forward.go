@@ -68,7 +68,7 @@ func (ex *exchange) forward(ctx *fasthttp.RequestCtx) *rejection {
 		saturated = saturated && rej.code == "overloaded"
 		last = rej
 	}
-	return last
+	return ex.noWorker(nil, last, saturated)
 }
 
 func unavailableBecause(err error) *rejection {

@@ -285,6 +285,34 @@ func TestUnreachableWorker(t *testing.T) {
 	}
 }
 
+// TestFailuresOfManyKinds: overloaded is only what all workers were that were
+// asked.
+func TestFailuresOfManyKinds(t *testing.T) {
+	down, full := gatewaytest.CloseBeforeHead(gatewaytest.FIN), gatewaytest.Fail(503)
+	for _, c := range []struct {
+		workers []gatewaytest.Behaviour
+		status  int
+		code    string
+	}{
+		{[]gatewaytest.Behaviour{full, full, full}, 503, "overloaded"},
+		{[]gatewaytest.Behaviour{full, full, full, full}, 503, "overloaded"},
+		{[]gatewaytest.Behaviour{down, full, full}, 502, "upstream_error"},
+		{[]gatewaytest.Behaviour{down, full, full, full}, 502, "upstream_error"},
+		{[]gatewaytest.Behaviour{full, full, down, full}, 502, "upstream_error"},
+	} {
+		var urls []string
+		for _, b := range c.workers {
+			urls = append(urls, gatewaytest.NewWorker(t, b).URL())
+		}
+		r := newRig(t, urls)
+		resp, body := r.chat(chatBody).Answer()
+		wantError(t, resp, body, c.status, c.code)
+		if row := r.row(); row.Attempts != 3 {
+			t.Errorf("%d attempts, want 3", row.Attempts)
+		}
+	}
+}
+
 func TestNoWorker(t *testing.T) {
 	r := newRig(t, nil)
 	resp, body := r.chat(chatBody).Answer()

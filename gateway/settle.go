@@ -43,6 +43,9 @@ func (ex *exchange) partialCharge() charge {
 	if ex.dispatched.IsZero() {
 		return charge{}
 	}
+	if ex.unary != nil {
+		return ex.finalCharge(ex.unaryUsage)
+	}
 	c := charge{settle: true}
 	if ex.relay != nil && ex.relay.stream.Complete() {
 		c.usage = ex.checkedUsage(ex.relay.stream.Usage())
