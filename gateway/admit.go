@@ -22,7 +22,8 @@ const maxRequestLine = 8 << 10
 func (ex *exchange) checkRoute(ctx *fasthttp.RequestCtx) (*route, *rejection) {
 	h := &ctx.Request.Header
 	ex.method = methodName(h.Method())
-	if rej := framingFault(h); rej != nil {
+	var rej *rejection
+	if ex.announced, rej = framingFault(h); rej != nil {
 		_, ex.dialect = findRoute(h.RequestURI())
 		ex.g.parts.Meter.FramingRejected(rej.code)
 		return nil, rej
@@ -112,10 +113,16 @@ func authReason(err error) string {
 	return "unknown"
 }
 
-// checkMedia judges content type and coding before the body is looked at.
+// checkMedia judges content type, coding and announced length before the body
+// is read.
 func (ex *exchange) checkMedia(ctx *fasthttp.RequestCtx) *rejection {
-	ex.bodyBytes = len(ctx.Request.Body())
-	return mediaFault(&ctx.Request.Header)
+	if rej := mediaFault(&ctx.Request.Header); rej != nil {
+		return rej
+	}
+	if ex.announced > ex.g.cfg.BodyBytes {
+		return ex.g.tooLarge()
+	}
+	return nil
 }
 
 // mediaFault returns what is wrong with a body's type or coding, or nil.
@@ -148,11 +155,11 @@ func utf8Charset(params []byte) bool {
 	return true
 }
 
-// scan reads the body once and finds the model.
-func (ex *exchange) scan(ctx *fasthttp.RequestCtx) *rejection {
+// scan looks through the body once and finds the model.
+func (ex *exchange) scan(*fasthttp.RequestCtx) *rejection {
 	ex.phase = tenancy.PhaseQueue
 	ex.req = acquireRequest()
-	if err := openai.Scan(ex.req, ex.route.op, ctx.Request.Body()); err != nil {
+	if err := openai.Scan(ex.req, ex.route.op, ex.body); err != nil {
 		var e *openai.Error
 		if !errors.As(err, &e) {
 			return internal(err)
@@ -166,7 +173,6 @@ func (ex *exchange) scan(ctx *fasthttp.RequestCtx) *rejection {
 	if ex.model == nil {
 		return modelNotFound()
 	}
-	ex.body = ctx.Request.Body()
 	return nil
 }
 

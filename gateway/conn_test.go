@@ -116,7 +116,7 @@ func TestClientLeavesWhileSending(t *testing.T) {
 			c.Leave(how)
 			eventually(t, "the connection's end", func() bool { return r.g.Connections() == 0 })
 			s := r.meter.last()
-			if s == nil || s.Row.Status != 499 || s.Phase != tenancy.PhaseRead || s.Method != "other" || len(r.meter.framing) > 0 {
+			if s == nil || s.Row.Status != 499 || s.Phase != tenancy.PhaseRead || s.Row.Tenant != map[string]string{"body": "acme"}[name] || len(r.meter.framing) > 0 {
 				t.Errorf("%s, %d: summary %+v, framing %v", name, how, s, r.meter.framing)
 			}
 			r.idle()

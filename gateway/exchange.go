@@ -46,6 +46,9 @@ type exchange struct {
 	relayed         bool
 	finished        bool
 	discarded       bool
+	announced       int     // length of the body, or chunkedBody
+	received        *[]byte // the body as it came; from bodyPool
+	bodyRead        bool    // to its end
 	bodyBytes       int
 	principal       *tenancy.Principal
 	req             *openai.Request
@@ -162,6 +165,12 @@ func (ex *exchange) reject(ctx *fasthttp.RequestCtx, rej *rejection) {
 		charge: ex.partialCharge(),
 	})
 	ex.setSluiceHeaders(ctx)
+	if ex.announced != 0 && !ex.bodyRead {
+		rej.closeConn = true
+	}
+	if rej.closeConn && ex.conn != nil {
+		ex.conn.linger.Store(true)
+	}
 	rej.write(ctx, ex.dialect, ex.requestID)
 }
 

@@ -145,7 +145,7 @@ func New(cfg Config, parts Parts, st *State) (*Gateway, error) {
 		WriteBufferSize:              8 << 10,
 		ReadTimeout:                  cfg.HeaderRead,
 		IdleTimeout:                  cfg.IdleConnection,
-		MaxRequestBodySize:           cfg.BodyBytes,
+		StreamRequestBody:            true,
 		NoDefaultContentType:         true,
 		DisablePreParseMultipartForm: true,
 		SecureErrorLogMessage:        true,
@@ -261,6 +261,7 @@ func (g *Gateway) infer(ctx *fasthttp.RequestCtx, ex *exchange) {
 	ex.muteWhenGone()
 	for _, step := range [...]func(*exchange, *fasthttp.RequestCtx) *rejection{
 		(*exchange).checkMedia,
+		(*exchange).readBody,
 		(*exchange).scan,
 		(*exchange).decide,
 		(*exchange).reserve,

@@ -3,8 +3,6 @@ package gateway
 import (
 	"errors"
 	"fmt"
-	"io"
-	"syscall"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -12,30 +10,28 @@ import (
 	"github.com/sluicegate/sluice/tenancy"
 )
 
-// refuseBody is a body limit that no inference request fits, for those whose
-// answer is known from their header alone.
-const refuseBody = 1
+// prefetch is how much of a body the server reads by itself before the handler
+// runs; it can't be less.
+const prefetch = 1
 
 // headerReceived is asked before a request's body is read. A request that will
-// be refused for its header doesn't get to send one.
+// be refused for its header doesn't get to send one: for the server it has
+// none, and reject ends its connection.
 func (g *Gateway) headerReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
-	cfg := fasthttp.RequestConfig{ReadTimeout: g.cfg.BodyRead, MaxRequestBodySize: g.cfg.BodyBytes}
-	if g.wantsBody(h) {
-		return cfg
+	if !g.wantsBody(h) {
+		h.SetContentLength(0)
 	}
-	cfg.MaxRequestBodySize = refuseBody
-	if h.ContentLength() < 0 && len(h.Peek("Transfer-Encoding")) > 0 {
-		// The server forgets the header when it meets a chunk over the limit,
-		// but not when it refuses a length.
-		h.SetContentLength(refuseBody + 1)
-	}
-	return cfg
+	return fasthttp.RequestConfig{ReadTimeout: g.cfg.BodyRead, MaxRequestBodySize: prefetch}
 }
 
 // wantsBody reports whether a request's body has to be read to answer it.
 func (g *Gateway) wantsBody(h *fasthttp.RequestHeader) bool {
 	r, _ := findRoute(h.RequestURI())
 	if r == nil || !r.post || !h.IsPost() {
+		return false
+	}
+	announced, rej := framingFault(h)
+	if rej != nil || announced > g.cfg.BodyBytes {
 		return false
 	}
 	cred, reason := credential(h)
@@ -49,16 +45,10 @@ func (g *Gateway) wantsBody(h *fasthttp.RequestHeader) bool {
 // expect answers Expect: 100-continue: the checks that need no body run first.
 func (g *Gateway) expect(ctx *fasthttp.RequestCtx) int {
 	ex := g.early(ctx)
-	if ex != nil && ctx.Request.Header.ContentLength() <= g.cfg.BodyBytes {
+	if ex != nil {
 		ex.finished = true // it is yet to be served, as another
 		ex.discard()
 		return fasthttp.StatusContinue
-	}
-	if ex != nil {
-		ex.reject(ctx, g.tooLarge())
-	}
-	if c := clientConn(ctx.Conn()); c != nil {
-		c.linger.Store(true) // the body may be on its way all the same
 	}
 	return ctx.Response.StatusCode()
 }
@@ -85,8 +75,8 @@ func (g *Gateway) early(ctx *fasthttp.RequestCtx) *exchange {
 	return ex
 }
 
-// handleReadError answers a request that could not be read. The connection is
-// closed after it in every case.
+// handleReadError answers a request whose header could not be read. The
+// connection is closed after it in every case.
 func (g *Gateway) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 	if c := clientConn(ctx.Conn()); c != nil {
 		if !c.received.Load() {
@@ -94,13 +84,6 @@ func (g *Gateway) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 			return
 		}
 		c.linger.Store(true)
-	}
-	large := errors.Is(err, fasthttp.ErrBodyTooLarge)
-	if large && len(ctx.Request.Header.RawHeaders()) > 0 {
-		if ex := g.early(ctx); ex != nil {
-			ex.reject(ctx, g.tooLarge())
-		}
-		return
 	}
 	if clientGone(err) && !g.stopping.Load() {
 		ex := g.begin(ctx)
@@ -111,26 +94,15 @@ func (g *Gateway) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 		return
 	}
 	rej := readRejection(err)
-	switch {
-	case large:
-		// The server read chunks up to the limit and forgot the header, which
-		// had passed all its checks.
-		rej = g.tooLarge()
-	case g.stopping.Load():
+	if g.stopping.Load() {
 		rej = shuttingDown()
-	default:
+	} else {
 		g.parts.Meter.FramingRejected(rej.code)
 	}
 	id := newID()
 	ctx.Response.Reset()
 	ctx.Response.Header.Set("x-request-id", id)
 	rej.write(ctx, dialectOpenAI, id)
-}
-
-// clientGone reports whether a request could not be read because its client
-// left.
-func clientGone(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // readRejection names what was wrong with a request's framing. The library's

@@ -132,6 +132,7 @@ func (ex *exchange) release() {
 		}
 	}
 	ex.discard()
+	ex.releaseBody()
 	if ex.req != nil {
 		releaseRequest(ex.req)
 		ex.req = nil
