@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/sluicegate/sluice/tenancy/strictyaml"
 )
 
 // AppendKey adds a record to a tenant in a tenants file, keeping every other
@@ -156,18 +158,18 @@ func addsOnly(before, after *Directory, tenant string, rec *Record) bool {
 // new list at the end of the tenant.
 func insertKey(text []byte, tenant string, rec *Record) ([]byte, error) {
 	node, keys := findTenant(text, tenant)
-	if node == nil || node.IsFlowStyle || len(node.Values) == 0 {
+	if m, ok := node.AST().(*ast.MappingNode); !ok || m.IsFlowStyle {
 		return nil, errByHand
 	}
 	lines := splitLines(text)
 	// column counts from 1; indent is the spaces before the tenant's keys.
-	indent := node.Values[0].Key.GetToken().Position.Column - 1
+	indent := node.Column() - 1
 	if keys == nil {
-		at := blockEnd(lines, node.Values[0].Key.GetToken().Position.Line, indent, false)
+		at := blockEnd(lines, node.Line(), indent, false)
 		return insert(lines, at, rec, indent, true), nil
 	}
-	line := keys.Key.GetToken().Position.Line
-	switch v := keys.Value.(type) {
+	line := keys.At.Line()
+	switch v := keys.Value.AST().(type) {
 	case *ast.NullNode:
 		return insert(lines, line, rec, indent+2, false), nil
 	case *ast.SequenceNode:
@@ -180,39 +182,31 @@ func insertKey(text []byte, tenant string, rec *Record) ([]byte, error) {
 	return nil, errByHand
 }
 
-// findTenant returns the mapping of a tenant and its `keys` entry, if any.
-func findTenant(text []byte, tenant string) (*ast.MappingNode, *ast.MappingValueNode) {
-	r := reader{}
-	root, ok := r.parse(text).(*ast.MappingNode)
-	if !ok {
-		return nil, nil
-	}
-	for _, v := range root.Values {
-		seq, ok := v.Value.(*ast.SequenceNode)
-		if !ok {
-			continue
-		}
-		for _, item := range seq.Values {
-			m, ok := item.(*ast.MappingNode)
-			if !ok {
-				continue
-			}
+// findTenant returns the mapping of a tenant and its `keys` entry, if any, in a
+// text that loads.
+func findTenant(text []byte, tenant string) (strictyaml.Node, *strictyaml.Pair) {
+	r := newReader("")
+	body, _ := r.Parse(text, "tenants")
+	root, _ := r.Pairs(body, "the file")
+	for _, list := range root {
+		for _, item := range r.Items(list.Value, list.Key) {
 			var id string
-			var keys *ast.MappingValueNode
-			for _, f := range m.Values {
-				switch f.Key.GetToken().Value {
+			var keys *strictyaml.Pair
+			pairs, _ := r.Pairs(item, "a tenant")
+			for i, p := range pairs {
+				switch p.Key {
 				case "id":
-					id = r.text(f.Value, "id")
+					id = r.text(p.Value, "id")
 				case "keys":
-					keys = f
+					keys = &pairs[i]
 				}
 			}
 			if id == tenant {
-				return m, keys
+				return item, keys
 			}
 		}
 	}
-	return nil, nil
+	return strictyaml.Node{}, nil
 }
 
 // splitLines cuts after each line break and keeps it.

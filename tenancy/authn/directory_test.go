@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluicegate/sluice/tenancy"
+	"github.com/sluicegate/sluice/tenancy/strictyaml"
 )
 
 var noon = time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
@@ -207,8 +208,8 @@ func TestBadFiles(t *testing.T) {
 func TestErrorsAreBounded(t *testing.T) {
 	text := "tenants:\n" + strings.Repeat("  - {}\n", 200)
 	_, err := Load("t.yaml", []byte(text))
-	var le *LoadError
-	if !errors.As(err, &le) || len(le.Lines()) != maxProblems+1 || le.Lines()[maxProblems] != "t.yaml: 150 more problems" {
+	var le *strictyaml.Error
+	if !errors.As(err, &le) || len(le.Lines()) != strictyaml.MaxProblems+1 || le.Lines()[strictyaml.MaxProblems] != "t.yaml: 150 more problems" {
 		t.Errorf("got %v", err)
 	}
 }

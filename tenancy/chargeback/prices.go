@@ -10,11 +10,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
-
-	"github.com/goccy/go-yaml/ast"
 
 	"github.com/sluicegate/sluice/tenancy"
+	"github.com/sluicegate/sluice/tenancy/strictyaml"
 )
 
 // ErrNoPrice means that the table has no price for a model at a time.
@@ -154,42 +152,36 @@ type priceDocument struct {
 	reader
 	currency string
 	table    *Prices
-	nodes    map[string][]ast.Node // parallel to table.byModel before sorting
+	nodes    map[string][]strictyaml.Node // parallel to table.byModel before sorting
 }
 
 // ParsePrices reads the text of a price table; name is for messages.
 func ParsePrices(name string, text []byte) (*Prices, error) {
 	d := &priceDocument{
-		reader: reader{file: name},
+		reader: newReader(name),
 		table:  &Prices{byModel: make(map[string][]Price)},
-		nodes:  make(map[string][]ast.Node),
+		nodes:  make(map[string][]strictyaml.Node),
 	}
-	if !utf8.Valid(text) {
-		d.fail(nil, "the file is not UTF-8 text")
-		return nil, d.err()
+	body, ok := d.Parse(text, "prices")
+	if !ok {
+		return nil, d.Err()
 	}
-	body := d.parse(text)
-	if body == nil {
-		if len(d.problems) == 0 {
-			d.fail(nil, "the file is empty; it should hold a `prices:` list")
-		}
-		return nil, d.err()
-	}
-	var list ast.Node
-	ok := d.fields(body, "the file", map[string]func(ast.Node){
-		"currency": func(n ast.Node) { d.currency = d.code(n) },
-		"prices":   func(n ast.Node) { list = n },
+	var list strictyaml.Node
+	listed := false
+	ok = d.Fields(body, "the file", map[string]func(strictyaml.Node){
+		"currency": func(n strictyaml.Node) { d.currency = d.code(n) },
+		"prices":   func(n strictyaml.Node) { list, listed = n, true },
 	})
 	switch {
-	case list != nil:
-		for _, item := range d.items(list, "prices") {
+	case listed:
+		for _, item := range d.Items(list, "prices") {
 			d.price(item)
 		}
 	case ok:
-		d.fail(body, "the file has no `prices:` list")
+		d.Fail(body, "the file has no `prices:` list")
 	}
 	d.checkOverlaps()
-	if err := d.err(); err != nil {
+	if err := d.Err(); err != nil {
 		return nil, err
 	}
 	for _, prices := range d.table.byModel {
@@ -198,38 +190,38 @@ func ParsePrices(name string, text []byte) (*Prices, error) {
 	return d.table, nil
 }
 
-func (d *priceDocument) code(n ast.Node) string {
+func (d *priceDocument) code(n strictyaml.Node) string {
 	s := d.text(n, "currency")
 	if s != "" && !currencyCode.MatchString(s) {
-		d.fail(n, "currency should be a code of three capital letters, like USD")
+		d.Fail(n, "currency should be a code of three capital letters, like USD")
 	}
 	return s
 }
 
-func (d *priceDocument) price(n ast.Node) {
-	before := len(d.problems)
+func (d *priceDocument) price(n strictyaml.Node) {
+	before := d.Problems()
 	p := Price{Currency: d.currency}
 	var has struct{ model, input, cached, output bool }
-	ok := d.fields(n, "a price", map[string]func(ast.Node){
-		"model":       func(n ast.Node) { p.Model, has.model = d.text(n, "model"), true },
-		"currency":    func(n ast.Node) { p.Currency = d.code(n) },
-		"input":       func(n ast.Node) { p.Input, has.input = d.amount(n, "input", maxPrice), true },
-		"cachedInput": func(n ast.Node) { p.CachedInput, has.cached = d.amount(n, "cachedInput", maxPrice), true },
-		"output":      func(n ast.Node) { p.Output, has.output = d.amount(n, "output", maxPrice), true },
-		"validFrom":   func(n ast.Node) { p.ValidFrom = d.instant(n, "validFrom") },
-		"validTo":     func(n ast.Node) { p.ValidTo = d.instant(n, "validTo") },
+	ok := d.Fields(n, "a price", map[string]func(strictyaml.Node){
+		"model":       func(n strictyaml.Node) { p.Model, has.model = d.text(n, "model"), true },
+		"currency":    func(n strictyaml.Node) { p.Currency = d.code(n) },
+		"input":       func(n strictyaml.Node) { p.Input, has.input = d.amount(n, "input", maxPrice), true },
+		"cachedInput": func(n strictyaml.Node) { p.CachedInput, has.cached = d.amount(n, "cachedInput", maxPrice), true },
+		"output":      func(n strictyaml.Node) { p.Output, has.output = d.amount(n, "output", maxPrice), true },
+		"validFrom":   func(n strictyaml.Node) { p.ValidFrom = d.instant(n, "validFrom") },
+		"validTo":     func(n strictyaml.Node) { p.ValidTo = d.instant(n, "validTo") },
 	})
 	if !ok {
 		return
 	}
 	require := func(has bool, what string) {
 		if !has {
-			d.fail(n, "a price has no %s", what)
+			d.Fail(n, "a price has no %s", what)
 		}
 	}
 	require(has.model, "model")
-	if has.model && p.Model == "" && len(d.problems) == before {
-		d.fail(n, "a price's model is empty; name the model")
+	if has.model && p.Model == "" && d.Problems() == before {
+		d.Fail(n, "a price's model is empty; name the model")
 	}
 	require(has.input, "input; write 0 if it is free")
 	require(has.output, "output; write 0 if it is free")
@@ -238,9 +230,9 @@ func (d *priceDocument) price(n ast.Node) {
 		p.CachedInput = p.Input
 	}
 	if !p.ValidTo.IsZero() && !p.ValidFrom.Before(p.ValidTo) {
-		d.fail(n, "validTo should be after validFrom")
+		d.Fail(n, "validTo should be after validFrom")
 	}
-	if len(d.problems) > before {
+	if d.Problems() > before {
 		return
 	}
 	d.table.byModel[p.Model] = append(d.table.byModel[p.Model], p)
@@ -253,8 +245,8 @@ func (d *priceDocument) checkOverlaps() {
 		for i := range prices {
 			for j := range i {
 				if prices[i].holds(prices[j].ValidFrom) || prices[j].holds(prices[i].ValidFrom) {
-					line := d.nodes[model][j].(*ast.MappingNode).Values[0].Key.GetToken().Position.Line
-					d.fail(d.nodes[model][i], "this price of %q overlaps the one in line %d; end that with validTo, or begin this later", model, line)
+					d.Fail(d.nodes[model][i], "this price of %q overlaps the one in line %d; end that with validTo, or begin this later",
+						model, d.nodes[model][j].Line())
 				}
 			}
 		}
