@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
 	"testing"
@@ -32,7 +33,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 		synctest.Wait()
 		for i, c := range theirs {
 			_ = c.SetReadDeadline(time.Now())
-			if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 				t.Errorf("connection %d: got %v, want the end", i, err)
 			}
 		}
