@@ -1,10 +1,14 @@
 package gateway
 
 import (
+	"context"
+	"log/slog"
 	"testing"
 	"time"
 
+	"github.com/sluicegate/sluice/gateway/gatewaytest"
 	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/tenancy"
 )
 
 // TestPartialChargeOfAWholeAnswer: a client that leaves when its answer has
@@ -21,5 +25,60 @@ func TestPartialChargeOfAWholeAnswer(t *testing.T) {
 	ex.unary = nil
 	if c := ex.partialCharge(); !c.settle || !c.estimated || !c.outputUnknown || c.usage.Input != 10 || c.usage.Output != 0 {
 		t.Errorf("without the answer: got %+v", c)
+	}
+}
+
+// leavingLedger has something happen while a row is written.
+type leavingLedger struct {
+	*memoryLedger
+	then func()
+}
+
+func (l *leavingLedger) Record(ctx context.Context, row *tenancy.Row) error {
+	l.then()
+	return l.memoryLedger.Record(ctx, row)
+}
+
+// noErrors is the log of a gateway that has none to report.
+type noErrors struct{ t testing.TB }
+
+func (l noErrors) Write(p []byte) (int, error) {
+	l.t.Errorf("logged: %s", p)
+	return len(p), nil
+}
+
+// TestClientLeavesAtTheEnd: an answer that came in one piece is settled before
+// its first byte goes out, and stays so if its client leaves at that moment.
+func TestClientLeavesAtTheEnd(t *testing.T) {
+	events := gatewaytest.ContentEvent("a", "stop") + gatewaytest.UsageEvent(gatewaytest.Usage(10, 1)) + gatewaytest.DoneEvent
+	worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+		x.Raw("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(events))
+	})
+	book := &leavingLedger{}
+	r := newRig(t, []string{worker.URL()}, withParts(func(p *Parts) {
+		book.memoryLedger = p.Ledger.(*memoryLedger)
+		p.Ledger = book
+		p.Log = slog.New(slog.NewTextHandler(noErrors{t}, &slog.HandlerOptions{Level: slog.LevelError}))
+	}))
+	var client *gatewaytest.Client
+	dialled := make(chan struct{})
+	book.then = func() {
+		<-dialled
+		client.Leave(gatewaytest.RST)
+		eventually(t, "the client's leaving to be seen", func() bool {
+			r.g.live.mu.Lock()
+			defer r.g.live.mu.Unlock()
+			for ex := range r.g.live.set {
+				if !ex.gone.Load() {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	client = r.chat(streamBody)
+	close(dialled)
+	if row := r.row(); row.Outcome != tenancy.OutcomeCompleted || row.Status != 200 || row.InputTokens != 10 || row.OutputTokens != 1 {
+		t.Errorf("row %+v", row)
 	}
 }
