@@ -87,8 +87,9 @@ type conn struct {
 	// goroutine uses it.
 	readBy time.Time
 
-	// midway says that a byte of a request has come since the last write, so
-	// that a read waits for the next byte of it and not for another request.
+	// midway says that a byte of a request has come since the last one was
+	// detached, so that a read waits for the next byte of it and not for
+	// another request.
 	midway atomic.Bool
 
 	// closing makes the next read report the end, so that the server closes
@@ -127,6 +128,7 @@ func (c *conn) attach(fn func()) bool {
 
 // detach ends what attach began; fn may still be running when it returns.
 func (c *conn) detach() {
+	c.midway.Store(false)
 	c.mu.Lock()
 	c.onGone = nil
 	c.mu.Unlock()
@@ -177,7 +179,6 @@ func (c *conn) Read(p []byte) (int, error) {
 
 // Write implements net.Conn with a fresh deadline for every call.
 func (c *conn) Write(p []byte) (int, error) {
-	c.midway.Store(false)
 	if err := c.tcp.SetWriteDeadline(time.Now().Add(c.writeTimeout)); err != nil {
 		return 0, err
 	}

@@ -3,6 +3,7 @@ package gateway
 import (
 	"net"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -101,6 +102,20 @@ func TestSlowBody(t *testing.T) {
 			t.Errorf("got %q after the answer", rest)
 		}
 	}
+}
+
+// TestSilenceAfterContinue is a body that has stopped as well.
+func TestSilenceAfterContinue(t *testing.T) {
+	r := newRig(t, nil, withConfig(func(c *Config) { c.BodyIdle = 100 * time.Millisecond }))
+	c := r.dial()
+	if err := c.Write(strings.Replace(bodyHead, "Content-Type", "Expect: 100-continue\r\nContent-Type", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if resp := c.Head(); resp.StatusCode != 100 {
+		t.Fatalf("got %d, want 100", resp.StatusCode)
+	}
+	resp, body := c.Answer()
+	wantError(t, resp, body, 408, "request_timeout")
 }
 
 // TestClientLeavesWhileSending is a client that left, not bad framing.

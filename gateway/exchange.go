@@ -155,15 +155,15 @@ func (ex *exchange) dropUpstream() {
 	}
 }
 
-// reject finishes the request with a refusal and answers with it.
+// reject finishes the request with a refusal, unless it is finished, and answers
+// with it.
 func (ex *exchange) reject(ctx *fasthttp.RequestCtx, rej *rejection) {
-	if ex.finished {
-		return
+	if !ex.finished {
+		ex.finish(ending{
+			outcome: rej.outcome, status: rej.status, code: rej.code, cause: rej.cause,
+			charge: ex.partialCharge(),
+		})
 	}
-	ex.finish(ending{
-		outcome: rej.outcome, status: rej.status, code: rej.code, cause: rej.cause,
-		charge: ex.partialCharge(),
-	})
 	ex.setSluiceHeaders(ctx)
 	if ex.announced != 0 && !ex.bodyRead {
 		rej.closeConn = true

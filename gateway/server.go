@@ -48,6 +48,9 @@ func (g *Gateway) expect(ctx *fasthttp.RequestCtx) int {
 	if ex != nil {
 		ex.finished = true // it is yet to be served, as another
 		ex.discard()
+		if ex.conn != nil {
+			ex.conn.midway.Store(true)
+		}
 		return fasthttp.StatusContinue
 	}
 	return ctx.Response.StatusCode()
