@@ -94,9 +94,11 @@ impl Model {
     }
 
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Outcome<String> {
-        self.tokenizer
-            .decode(ids, skip_special)
-            .map_err(|_| Failure::Internal("the tokenizer cannot decode these ids".into()))
+        let decoded = match &self.tokenizer {
+            UnifiedTokenizer::HuggingFace(t) => t.decode(ids, skip_special).ok(),
+            other => other.decode(ids, skip_special).ok(),
+        };
+        decoded.ok_or_else(|| Failure::Internal("the tokenizer cannot decode these ids".into()))
     }
 }
 
