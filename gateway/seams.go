@@ -46,13 +46,15 @@ var ErrNoTokens = errors.New("token ids are not available")
 // Tokenizer turns a request body into the token ids that the engine will see.
 // Append adds the ids of all prompts of the body to dst, one after another.
 // Any error sends the request on with an estimate: a request is never refused
-// because tokenisation failed.
+// because tokenisation failed. The body's memory serves other requests later, so
+// nothing may refer to it once Append has returned.
 type Tokenizer interface {
 	Append(ctx context.Context, dst []uint32, model *Model, op openai.Operation, body []byte) ([]uint32, error)
 }
 
 // Classifier finds content labels in a body. It never fails: what went wrong
-// is in ScanStatus, which policies see.
+// is in ScanStatus, which policies see. Nothing may refer to the body once
+// Classify has returned.
 type Classifier interface {
 	Classify(ctx context.Context, op openai.Operation, body []byte) policy.Content
 }
