@@ -250,15 +250,13 @@ func isTimeout(err error) bool {
 
 // sendFailed judges an attempt that brought no response header.
 func (ex *exchange) sendFailed(err error) (again bool, rej *rejection) {
-	var ns errNotSent
-	if errors.As(err, &ns) {
+	if _, ok := errors.AsType[errNotSent](err); ok {
 		return true, upstreamFailed("upstream_error", "the worker could not be reached", fasthttp.StatusBadGateway, err)
 	}
 	if isTimeout(err) {
 		return false, upstreamFailed("upstream_timeout", "the worker sent nothing in time", fasthttp.StatusGatewayTimeout, err)
 	}
-	var small *fasthttp.ErrSmallBuffer
-	if errors.As(err, &small) {
+	if _, ok := errors.AsType[*fasthttp.ErrSmallBuffer](err); ok {
 		return false, upstreamFailed("upstream_error", "the worker's answer can't be understood", fasthttp.StatusBadGateway,
 			errors.New("the worker's response header is larger than 16 KiB"))
 	}

@@ -151,7 +151,7 @@ func (r *relay) fill() error {
 		}
 	}
 	switch {
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		return r.workerEnded()
 	case err != nil && r.done:
 		r.complete()

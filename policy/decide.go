@@ -285,8 +285,7 @@ func (a *activation) fail(d *Decision, at position, rule string, err error) {
 
 func (a *activation) errorRef(kind RuleKind, rule string, err error) RuleRef {
 	ref := RuleRef{Rule: rule, Binding: a.b.name, Mode: a.b.mode, Kind: kind, Reason: PolicyError, Message: textPolicyError, ErrorKind: ErrorValue}
-	var own *evalError
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*evalError](err); ok {
 		ref.ErrorKind = own.kind
 	}
 	ref.Detail = cut(strings.ToValidUTF8(err.Error(), "?"), maxDetail)

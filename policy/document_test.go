@@ -25,8 +25,7 @@ func TestFaultyDocuments(t *testing.T) {
 			text := string(raw)
 			want := goldenErrors(text)
 			_, err = Load(testConfig(), fsOf(map[string]string{"f.yaml": text}))
-			var le *LoadError
-			if !errors.As(err, &le) {
+			if _, ok := errors.AsType[*LoadError](err); !ok {
 				t.Fatalf("loaded, or another error: %v", err)
 			}
 			got := strings.ReplaceAll(err.Error(), "f.yaml:", "")

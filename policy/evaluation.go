@@ -136,8 +136,7 @@ func (e *evaluation) mayRun(b *budget) error {
 
 // classify finds the kind of an error of the evaluator.
 func classify(err error) error {
-	var own *evalError
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*evalError](err); ok {
 		return own
 	}
 	var cancelled interpreter.EvalCancelledError

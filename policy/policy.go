@@ -89,9 +89,7 @@ type builder struct {
 // parameter values of its bindings.
 func (b *builder) compilePolicy(d *policyDoc, sizes map[string]valueSize) *compiled {
 	c := &compiler{p: b.p, policy: d, env: b.env, vars: map[string]variable{}, traits: map[string]*expression{}, broken: map[string]bool{}, later: map[string]bool{}}
-	for name, v := range b.vars {
-		c.vars[name] = v
-	}
+	maps.Copy(c.vars, b.vars)
 	out := &compiled{name: d.name, doc: d, ignore: d.ignore, varIndex: map[string]int{}}
 	params := make([]variable, 0, len(d.params))
 	for _, s := range d.params {

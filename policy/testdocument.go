@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -272,13 +273,9 @@ func (vars testInputs) decodeCase(p *problems, n node, defaults map[string]any) 
 	if v, ok := n.require(p, f, "name"); ok {
 		c.Name = v.str(p)
 	}
-	for name, v := range defaults {
-		c.Input[name] = v
-	}
+	maps.Copy(c.Input, defaults)
 	if v, ok := f["input"]; ok {
-		for name, x := range vars.decode(p, v) {
-			c.Input[name] = x
-		}
+		maps.Copy(c.Input, vars.decode(p, v))
 	}
 	if v, ok := f["usage"]; ok {
 		c.decodeUsage(p, v)

@@ -204,7 +204,7 @@ func (b *builder) reviewEffect(c *compiled, e *effect) {
 	if e.isolation >= 0 && e.isolation < isolationRank(b.cfg.DefaultIsolation) {
 		b.warn(WarnLoosen, at, "names isolation %s, looser than the default %s, where no other policy names one", e.doc.isolation, b.cfg.DefaultIsolation)
 	}
-	if e.removes != nil && len(e.removes) > 0 && !slices.Contains(e.removes, false) {
+	if len(e.removes) > 0 && !slices.Contains(e.removes, false) {
 		b.warn(WarnContradicts, at, "the effect leaves no pool of the configuration, so it refuses every request that it applies to")
 	}
 }

@@ -50,11 +50,10 @@ type simRequest struct {
 	held       []*simBlock
 	arrived    time.Time
 
-	res     *Reservation
-	ttft    time.Duration
-	worker  int
-	onDone  func(time.Time)
-	latency time.Duration // of the network, one way
+	res    *Reservation
+	ttft   time.Duration
+	worker int
+	onDone func(time.Time)
 }
 
 func newSimEngine(id WorkerID) *simEngine {

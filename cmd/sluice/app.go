@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -83,8 +84,8 @@ func (a *app) onClose(f func() error) { a.closers = append(a.closers, f) }
 // Close gives back what newApp took. Serve has returned by then.
 func (a *app) Close() error {
 	var errs []error
-	for i := len(a.closers) - 1; i >= 0; i-- {
-		errs = append(errs, a.closers[i]())
+	for _, give := range slices.Backward(a.closers) {
+		errs = append(errs, give())
 	}
 	a.closers = nil
 	return errors.Join(errs...)

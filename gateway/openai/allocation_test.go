@@ -42,7 +42,7 @@ func TestAppendRewriteAllocatesNothing(t *testing.T) {
 	if err := Scan(&req, Chat, body); err != nil {
 		t.Fatal(err)
 	}
-	m := Mutation{Model: ptr("worker/é"), MaxTokens: ptr[int64](100), N: ptr[int64](1), CacheSalt: ptr("salt"), RemovePriority: true, InjectUsage: true}
+	m := Mutation{Model: new("worker/é"), MaxTokens: new(int64(100)), N: new(int64(1)), CacheSalt: new("salt"), RemovePriority: true, InjectUsage: true}
 	var dst []byte
 	allocations(t, "a rewrite", func() { dst = req.AppendRewrite(dst[:0], body, m) })
 }

@@ -12,8 +12,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 func TestAppendRewrite(t *testing.T) {
 	var req Request
 	f := func(op Operation, m Mutation, body, want string) {
@@ -35,13 +33,13 @@ func TestAppendRewrite(t *testing.T) {
 	chat(Mutation{}, ` "model" : "m" , "x" : 1.0e5 `, ` "model" : "m" , "x" : 1.0e5 `)
 
 	// The model.
-	alias := Mutation{Model: ptr("w\"k/é")}
+	alias := Mutation{Model: new("w\"k/é")}
 	chat(alias, `"model":"m","x":1`, `"model":"w\"k/é","x":1`)
 	chat(alias, "\"mod\\u0065l\" :\t\"m\" \n,\"x\":1", "\"mod\\u0065l\" :\t\"w\\\"k/é\" \n,\"x\":1")
-	chat(Mutation{Model: ptr("m/n")}, `"model":"m\/n"`, `"model":"m\/n"`)
+	chat(Mutation{Model: new("m/n")}, `"model":"m\/n"`, `"model":"m\/n"`)
 
 	// The limit of tokens.
-	five := Mutation{MaxTokens: ptr[int64](5)}
+	five := Mutation{MaxTokens: new(int64(5))}
 	chat(five, `"model":"m"`, `"model":"m","max_tokens":5`)
 	chat(five, `"model":"m" `, `"model":"m","max_tokens":5 `)
 	chat(five, `"max_tokens":100,"model":"m"`, `"max_tokens":5,"model":"m"`)
@@ -55,19 +53,19 @@ func TestAppendRewrite(t *testing.T) {
 	f(Completion, five, `{"max_completion_tokens":9,"max_tokens":1,"model":"m"}`, `{"max_completion_tokens":5,"max_tokens":5,"model":"m"}`)
 
 	// The number of choices.
-	two := Mutation{N: ptr[int64](2)}
+	two := Mutation{N: new(int64(2))}
 	chat(two, `"n":3,"model":"m"`, `"n":2,"model":"m"`)
 	chat(two, `"n":1,"best_of":9,"model":"m"`, `"n":1,"best_of":2,"model":"m"`)
 	chat(two, `"n":2.0,"best_of":null,"model":"m"`, `"n":2.0,"best_of":null,"model":"m"`)
 	chat(two, `"model":"m"`, `"model":"m"`)
 
 	// Salt and priority.
-	salt := Mutation{CacheSalt: ptr("A_-9")}
+	salt := Mutation{CacheSalt: new("A_-9")}
 	chat(salt, `"model":"m"`, `"model":"m","cache_salt":"A_-9"`)
 	chat(salt, `"cache_salt":"mine","model":"m"`, `"cache_salt":"A_-9","model":"m"`)
 	chat(salt, `"cache_salt":null,"model":"m"`, `"cache_salt":"A_-9","model":"m"`)
-	chat(Mutation{Priority: ptr[int64](-3)}, `"priority":9,"model":"m"`, `"priority":-3,"model":"m"`)
-	chat(Mutation{Priority: ptr[int64](0)}, `"model":"m"`, `"model":"m","priority":0`)
+	chat(Mutation{Priority: new(int64(-3))}, `"priority":9,"model":"m"`, `"priority":-3,"model":"m"`)
+	chat(Mutation{Priority: new(int64(0))}, `"model":"m"`, `"model":"m","priority":0`)
 
 	// Removals.
 	none := Mutation{RemoveCacheSalt: true, RemovePriority: true}
@@ -82,9 +80,9 @@ func TestAppendRewrite(t *testing.T) {
 	f(Completion, none, `{"model":"m","priority":1,"cache_salt":"s"}`, `{"model":"m"}`)
 	f(Completion, none, `{"model":"m","cache_salt":"s","x":1,"priority":1}`, `{"model":"m","x":1}`)
 	f(Completion, none, `{"cache_salt":"a,b}","x":1,"priority":1,"model":"m"}`, `{"x":1,"model":"m"}`)
-	f(Completion, Mutation{RemovePriority: true, CacheSalt: ptr("z"), MaxTokens: ptr[int64](1)},
+	f(Completion, Mutation{RemovePriority: true, CacheSalt: new("z"), MaxTokens: new(int64(1))},
 		`{"model":"m","priority":1}`, `{"model":"m","max_tokens":1,"cache_salt":"z"}`)
-	f(Completion, Mutation{RemovePriority: true, Model: ptr("w")}, `{"priority":1,"model":"m"}`, `{"model":"w"}`)
+	f(Completion, Mutation{RemovePriority: true, Model: new("w")}, `{"priority":1,"model":"m"}`, `{"model":"w"}`)
 
 	// Usage.
 	usage := Mutation{InjectUsage: true}
@@ -110,7 +108,7 @@ func TestAppendRewrite(t *testing.T) {
 	chat(usage, `"model":"m","stream":false,"stream_options":{"include_usage":false}`, `"model":"m","stream":false,"stream_options":{"include_usage":false}`)
 
 	// All at once, keys in an odd order, duplicates of keys nobody reads.
-	all := Mutation{Model: ptr("w"), MaxTokens: ptr[int64](5), N: ptr[int64](1), CacheSalt: ptr("z"), RemovePriority: true, InjectUsage: true}
+	all := Mutation{Model: new("w"), MaxTokens: new(int64(5)), N: new(int64(1)), CacheSalt: new("z"), RemovePriority: true, InjectUsage: true}
 	f(Chat, all, `{"x":1,"priority":2,"n":3,"x":2,"stream_options":{"x":[{}]},"messages":[{"content":"{\"model\":\"no\"}"}],"model":"m","stream":true}`,
 		`{"x":1,"n":1,"x":2,"stream_options":{"x":[{}],"include_usage":true},"messages":[{"content":"{\"model\":\"no\"}"}],"model":"w","stream":true,"max_tokens":5,"cache_salt":"z"}`)
 }
@@ -134,10 +132,10 @@ func TestAppendRewriteBugs(t *testing.T) {
 	f("another body", func(req *Request) { req.AppendRewrite(nil, []byte(`{}`), Mutation{}) })
 	f("no scan", func(req *Request) { req.Reset(); req.AppendRewrite(nil, body, Mutation{}) })
 	f("salt set and removed", func(req *Request) {
-		req.AppendRewrite(nil, body, Mutation{CacheSalt: ptr("x"), RemoveCacheSalt: true})
+		req.AppendRewrite(nil, body, Mutation{CacheSalt: new("x"), RemoveCacheSalt: true})
 	})
 	f("priority set and removed", func(req *Request) {
-		req.AppendRewrite(nil, body, Mutation{Priority: ptr[int64](1), RemovePriority: true})
+		req.AppendRewrite(nil, body, Mutation{Priority: new(int64(1)), RemovePriority: true})
 	})
 }
 
@@ -221,23 +219,23 @@ func drawMutation(t *rapid.T) Mutation {
 	maybe := func(label string) bool { return rapid.Bool().Draw(t, label) }
 	var m Mutation
 	if maybe("set model") {
-		m.Model = ptr(rapid.SampledFrom([]string{"m", "w", "org/w\"é"}).Draw(t, "model to set"))
+		m.Model = new(rapid.SampledFrom([]string{"m", "w", "org/w\"é"}).Draw(t, "model to set"))
 	}
 	if maybe("set max") {
-		m.MaxTokens = ptr(rapid.Int64Range(0, 8).Draw(t, "max to set"))
+		m.MaxTokens = new(rapid.Int64Range(0, 8).Draw(t, "max to set"))
 	}
 	if maybe("set n") {
-		m.N = ptr(rapid.Int64Range(1, 3).Draw(t, "n to set"))
+		m.N = new(rapid.Int64Range(1, 3).Draw(t, "n to set"))
 	}
 	switch rapid.IntRange(0, 2).Draw(t, "salt") {
 	case 1:
-		m.CacheSalt = ptr("salt")
+		m.CacheSalt = new("salt")
 	case 2:
 		m.RemoveCacheSalt = true
 	}
 	switch rapid.IntRange(0, 2).Draw(t, "priority") {
 	case 1:
-		m.Priority = ptr(rapid.Int64Range(-2, 2).Draw(t, "priority to set"))
+		m.Priority = new(rapid.Int64Range(-2, 2).Draw(t, "priority to set"))
 	case 2:
 		m.RemovePriority = true
 	}

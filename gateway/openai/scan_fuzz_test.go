@@ -92,7 +92,7 @@ func checkRewrite(t *testing.T, req *Request, body []byte) {
 		t.Fatalf("no mutation gives %q for %q", same, body)
 	}
 	out := req.AppendRewrite(nil, body, Mutation{
-		Model: ptr("w"), MaxTokens: ptr[int64](5), CacheSalt: ptr("z"), RemovePriority: true, InjectUsage: true,
+		Model: new("w"), MaxTokens: new(int64(5)), CacheSalt: new("z"), RemovePriority: true, InjectUsage: true,
 	})
 	want := decode(t, body)
 	want["model"], want["cache_salt"] = "w", "z"

@@ -355,7 +355,7 @@ func TestDecodeExtraKeys(t *testing.T) {
 			}
 		})
 	}
-	keys := func(entries ...any) any { return list(entries) }
+	keys := func(entries ...any) any { return entries }
 	f("nil", "", 2, "extra_keys", nil)
 	f("empty", "", 2, "extra_keys", keys())
 	f("nil entries", "", 2, "extra_keys", keys(nil, nil))

@@ -112,7 +112,7 @@ func (p *publisher) step(lost bool, events ...any) {
 	p.mu.Lock()
 	ts := p.started + float64(p.seq)
 	p.mu.Unlock()
-	p.payload(lost, pack(p.t, list{ts, list(events), 0}))
+	p.payload(lost, pack(p.t, list{ts, events, 0}))
 }
 
 func (p *publisher) payload(lost bool, payload []byte) {

@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -166,7 +167,7 @@ func TestRecordingInFleet(t *testing.T) {
 		t.Helper()
 		// One token more: the engine computes at least the last one itself.
 		r, err := fleet.Pick(now, &scoring.Request{
-			Model: "tiny", Pools: []string{"p"}, Tokens: append(tokens[:len(tokens):len(tokens)], 1), Salt: salt,
+			Model: "tiny", Pools: []string{"p"}, Tokens: append(slices.Clip(tokens), 1), Salt: salt,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -267,7 +267,7 @@ func TestFaultAPI(t *testing.T) {
 func ownGoroutines() []string {
 	buf := make([]byte, 1<<20)
 	var list []string
-	for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+	for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 		for _, part := range []string{"simworker.(*core)", "simworker.(*publisher)", "simworker.(*socket)", "simworker.(*peer)", "simworker.(*Worker)", "simworker.(*generation)"} {
 			if strings.Contains(g, part) && !strings.Contains(g, "_test.go") {
 				list = append(list, g)

@@ -98,7 +98,7 @@ func chatBody(content, extra string) string {
 // events returns the data of a stream's events.
 func events(body string) []string {
 	var list []string
-	for _, e := range strings.Split(strings.TrimSuffix(body, "\n\n"), "\n\n") {
+	for e := range strings.SplitSeq(strings.TrimSuffix(body, "\n\n"), "\n\n") {
 		list = append(list, strings.TrimPrefix(e, "data: "))
 	}
 	return list

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -383,7 +384,7 @@ func TestPeersThatAreNoZMQAreDropped(t *testing.T) {
 	for err == nil {
 		_, err = conn.Read(buf) // the worker's own greeting, then the end
 	}
-	if ne, ok := err.(net.Error); ok && ne.Timeout() {
+	if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
 		t.Error("connection stays open")
 	}
 	subscribe(t, w, "")

@@ -3,6 +3,7 @@ package simworker
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -124,10 +125,8 @@ func (s *pyScanner) value() {
 	case c == '-' || c >= '0' && c <= '9':
 		s.number()
 	default:
-		for _, w := range []string{"null", "true", "false", "NaN", "Infinity"} {
-			if s.word(w) {
-				return
-			}
+		if slices.ContainsFunc([]string{"null", "true", "false", "NaN", "Infinity"}, s.word) {
+			return
 		}
 		s.fail(s.at, "Expecting value")
 	}

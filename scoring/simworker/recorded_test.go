@@ -195,7 +195,7 @@ func seriesNames(text string) []string {
 			name, rest, _ := strings.Cut(line, "{")
 			labels, _, _ := strings.Cut(rest, "} ")
 			var names []string
-			for _, l := range strings.Split(labels, `",`) {
+			for l := range strings.SplitSeq(labels, `",`) {
 				k, v, _ := strings.Cut(l, `="`)
 				switch k {
 				case "le", "reason", "source", "finished_reason", "sleep_state":

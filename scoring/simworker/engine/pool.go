@@ -1,5 +1,7 @@
 package engine
 
+import "slices"
+
 // pool is the block pool with its prefix cache. Every block is either held by
 // at least one running request or on the free list. A free block keeps its
 // content, and can be found by its hash, until it is handed out again.
@@ -175,8 +177,7 @@ func (p *pool) store(blocks []int32, hashes []Hash, from, to int) {
 
 // release drops one reference from each of blocks, last block first.
 func (p *pool) release(blocks []int32) {
-	for k := len(blocks) - 1; k >= 0; k-- {
-		i := blocks[k]
+	for _, i := range slices.Backward(blocks) {
 		b := &p.blocks[i]
 		b.refs--
 		switch {
