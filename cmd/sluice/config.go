@@ -201,7 +201,7 @@ type LedgerConfig struct {
 // MetricsConfig bounds the metrics.
 type MetricsConfig struct {
 	Tenants   []string `yaml:"tenants"`   // tenants with series of their own; all others are `other`
-	MaxSeries int      `yaml:"maxSeries"` // hard cap on exported series
+	MaxSeries int      `yaml:"maxSeries"` // hard cap on the series of tenants
 }
 
 // DrainConfig paces the shutdown.
