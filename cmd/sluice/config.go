@@ -69,6 +69,7 @@ type LimitsConfig struct {
 	HeaderBytes      ByteSize      `yaml:"headerBytes"`      // request line and all headers together
 	HeaderRead       time.Duration `yaml:"headerRead"`       // for all headers of a request to arrive
 	BodyRead         time.Duration `yaml:"bodyRead"`         // for a whole body to arrive
+	BodyIdle         time.Duration `yaml:"bodyIdle"`         // between two bytes of a body
 	ConnectTimeout   time.Duration `yaml:"connectTimeout"`   // to a worker
 	FirstByteStream  time.Duration `yaml:"firstByteStream"`  // from a worker, streaming
 	FirstByteUnary   time.Duration `yaml:"firstByteUnary"`   // from a worker, not streaming
@@ -229,6 +230,7 @@ func DefaultConfig() Config {
 			HeaderBytes:      64 * KiB,
 			HeaderRead:       10 * time.Second,
 			BodyRead:         300 * time.Second,
+			BodyIdle:         30 * time.Second,
 			ConnectTimeout:   2 * time.Second,
 			FirstByteStream:  120 * time.Second,
 			FirstByteUnary:   600 * time.Second,

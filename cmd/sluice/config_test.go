@@ -74,7 +74,7 @@ func TestLoadConfigFull(t *testing.T) {
 			Admin:  AdminListenConfig{Address: "10.0.0.1:9090", TokenFile: in("admin.token")},
 		},
 		Limits: LimitsConfig{
-			BodyBytes: MiB, HeaderBytes: 16 * KiB, HeaderRead: 6 * time.Second, BodyRead: 7 * time.Second, ConnectTimeout: 100 * time.Millisecond,
+			BodyBytes: MiB, HeaderBytes: 16 * KiB, HeaderRead: 6 * time.Second, BodyRead: 7 * time.Second, BodyIdle: 8 * time.Second, ConnectTimeout: 100 * time.Millisecond,
 			FirstByteStream: time.Minute, FirstByteUnary: 2 * time.Minute, StreamIdle: 3 * time.Second,
 			ClientWrite: 4 * time.Second, IdleConnection: 5 * time.Second, ResponseBytes: 2 * MiB, EventBytes: MiB,
 		},

@@ -195,6 +195,7 @@ func (v *validator) limits() {
 	}{
 		{"headerRead", l.HeaderRead},
 		{"bodyRead", l.BodyRead},
+		{"bodyIdle", l.BodyIdle},
 		{"connectTimeout", l.ConnectTimeout},
 		{"firstByteStream", l.FirstByteStream},
 		{"firstByteUnary", l.FirstByteUnary},

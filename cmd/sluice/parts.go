@@ -12,7 +12,7 @@ func gatewayConfig(cfg *Config) (gateway.Config, error) {
 	l := &cfg.Limits
 	gc := gateway.DefaultConfig()
 	gc.BodyBytes, gc.HeaderBytes = int(l.BodyBytes), int(l.HeaderBytes)
-	gc.HeaderRead, gc.BodyRead, gc.IdleConnection = l.HeaderRead, l.BodyRead, l.IdleConnection
+	gc.HeaderRead, gc.BodyRead, gc.BodyIdle, gc.IdleConnection = l.HeaderRead, l.BodyRead, l.BodyIdle, l.IdleConnection
 	gc.ClientWrite = l.ClientWrite
 	gc.Connect, gc.FirstByteStream, gc.FirstByteUnary, gc.StreamIdle = l.ConnectTimeout, l.FirstByteStream, l.FirstByteUnary, l.StreamIdle
 	gc.ResponseBytes, gc.EventBytes = int(l.ResponseBytes), int(l.EventBytes)
