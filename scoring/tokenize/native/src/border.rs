@@ -119,11 +119,24 @@ fn silence_panics() {
 /// hook allocates nothing that stays.
 fn leaf(path: &str) -> &'static str {
     const OURS: [&str; 12] = [
-        "border.rs", "chat.rs", "clock.rs", "completion.rs", "content.rs", "json.rs",
-        "messages.rs", "model.rs", "plan.rs", "python.rs", "template.rs", "tools.rs",
+        "border.rs",
+        "chat.rs",
+        "clock.rs",
+        "completion.rs",
+        "content.rs",
+        "json.rs",
+        "messages.rs",
+        "model.rs",
+        "plan.rs",
+        "python.rs",
+        "template.rs",
+        "tools.rs",
     ];
     let ours = path.starts_with("src/") || path.contains("native/src/");
-    OURS.iter().find(|name| ours && path.ends_with(*name)).copied().unwrap_or("a dependency")
+    OURS.iter()
+        .find(|name| ours && path.ends_with(*name))
+        .copied()
+        .unwrap_or("a dependency")
 }
 
 /// Runs `f` and turns its failure, or its panic, into a code and a message.
@@ -139,7 +152,9 @@ unsafe fn guard(message: *mut Text, f: impl FnOnce() -> Outcome<()>) -> i32 {
             Some((file, line)) => format!("{file}:{line}"),
             None => "an unknown place".into(),
         };
-        Err(Failure::Internal(format!("BUG: the native library panicked in {at}")))
+        Err(Failure::Internal(format!(
+            "BUG: the native library panicked in {at}"
+        )))
     });
     match outcome {
         Ok(()) => 0,
@@ -174,7 +189,11 @@ pub unsafe extern "C" fn sluice_load(
     guard(message, || {
         let settings = Settings::parse(slice(settings, settings_len))?;
         let tokenizer = slice(tokenizer, tokenizer_len);
-        let model = Model::load(tokenizer, &settings.added_tokens, settings.split_special_tokens)?;
+        let model = Model::load(
+            tokenizer,
+            &settings.added_tokens,
+            settings.split_special_tokens,
+        )?;
         let clock = Clock::default();
         let chat = settings.chat(&clock)?;
         *out = Box::into_raw(Box::new(Handle { model, chat, clock }));
@@ -266,7 +285,9 @@ pub unsafe extern "C" fn sluice_encode(
     message: *mut Text,
 ) -> i32 {
     guard(message, || {
-        let ids = (*model).model.encode(text(slice(bytes, len))?, add_special != 0)?;
+        let ids = (*model)
+            .model
+            .encode(text(slice(bytes, len))?, add_special != 0)?;
         let (ptr, len) = leak(ids);
         *out = Ids { ptr, len };
         Ok(())

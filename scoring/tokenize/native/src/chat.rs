@@ -113,10 +113,13 @@ fn render_continued(
     let last = conversation.last_mut().and_then(|m| m.get_mut("content"));
     let text = match last {
         Some(Json::String(s)) => Some(s),
-        Some(Json::Array(parts)) => parts.iter_mut().rev().find_map(|p| match p.get_mut("text") {
-            Some(Json::String(s)) => Some(s),
-            _ => None,
-        }),
+        Some(Json::Array(parts)) => parts
+            .iter_mut()
+            .rev()
+            .find_map(|p| match p.get_mut("text") {
+                Some(Json::String(s)) => Some(s),
+                _ => None,
+            }),
         _ => None,
     };
     let Some(text) = text else {
@@ -148,7 +151,9 @@ pub fn refuse_shared_fields(body: &Object) -> Outcome<()> {
             return unsupported(name);
         }
     }
-    let forwarded = body.get("kv_transfer_params").and_then(|p| p.get("prompt_token_ids"));
+    let forwarded = body
+        .get("kv_transfer_params")
+        .and_then(|p| p.get("prompt_token_ids"));
     if !is_null(forwarded) {
         return unsupported("kv_transfer_params.prompt_token_ids");
     }
@@ -165,7 +170,10 @@ pub fn flag(body: &Object, name: &str, default: bool) -> Outcome<bool> {
         None => Ok(default),
         Some(Json::Bool(b)) => Ok(*b),
         Some(Json::Null) => invalid(format!("{name}: must be a boolean, not null")),
-        Some(other) => unsupported(format!("{name}: {} instead of a boolean", json::kind(other))),
+        Some(other) => unsupported(format!(
+            "{name}: {} instead of a boolean",
+            json::kind(other)
+        )),
     }
 }
 
@@ -176,7 +184,10 @@ fn request_kwargs(body: &mut Object) -> Outcome<Object> {
         None | Some(Json::Null) => Map::new(),
         Some(Json::Object(kwargs)) => kwargs,
         Some(other) => {
-            return invalid(format!("chat_template_kwargs: must be an object, not {}", json::kind(&other)))
+            return invalid(format!(
+                "chat_template_kwargs: must be an object, not {}",
+                json::kind(&other)
+            ))
         }
     };
     if let Some(name) = RESERVED.iter().find(|name| kwargs.contains_key(**name)) {
@@ -191,7 +202,10 @@ fn request_kwargs(body: &mut Object) -> Outcome<Object> {
             kwargs.insert("reasoning_effort".into(), effort.into());
         }
         Some(other) => {
-            return invalid(format!("reasoning_effort: must be a string, not {}", json::kind(&other)))
+            return invalid(format!(
+                "reasoning_effort: must be a string, not {}",
+                json::kind(&other)
+            ))
         }
     }
     match body.shift_remove("documents") {
@@ -207,6 +221,11 @@ fn request_kwargs(body: &mut Object) -> Outcome<Object> {
 }
 
 fn is_list_of_texts(v: &Json) -> bool {
-    let Some(items) = v.as_array() else { return false };
-    items.iter().all(|d| d.as_object().is_some_and(|d| d.values().all(Json::is_string)))
+    let Some(items) = v.as_array() else {
+        return false;
+    };
+    items.iter().all(|d| {
+        d.as_object()
+            .is_some_and(|d| d.values().all(Json::is_string))
+    })
 }

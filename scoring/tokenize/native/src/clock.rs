@@ -11,16 +11,34 @@ pub struct Clock {
 }
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September",
-    "October", "November", "December",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 ];
-const DAYS: [&str; 7] =
-    ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+const DAYS: [&str; 7] = [
+    "Sunday",
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+];
 
 impl Clock {
     /// Sets the time: seconds since the epoch, and the local zone's offset.
     pub fn set(&self, unix: i64, offset: i32) {
-        self.local.store(unix.saturating_add(offset.into()), Ordering::Relaxed);
+        self.local
+            .store(unix.saturating_add(offset.into()), Ordering::Relaxed);
     }
 
     /// The time as Python's `datetime.now().strftime` writes it in the C locale.
@@ -100,7 +118,20 @@ fn civil(days: i64) -> (i64, i64, i64) {
         year += 1;
     }
     let mut rest = days - days_before(year);
-    let lengths = [31, 28 + i64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let lengths = [
+        31,
+        28 + i64::from(leap(year)),
+        31,
+        30,
+        31,
+        30,
+        31,
+        31,
+        30,
+        31,
+        30,
+        31,
+    ];
     let mut month = 1;
     for length in lengths {
         if rest < length {
@@ -123,10 +154,22 @@ mod tests {
             clock.set(unix, offset);
             clock.strftime(format)
         };
-        assert_eq!(f(0, 0, "%Y-%m-%d %H:%M:%S %a %A %j").unwrap(), "1970-01-01 00:00:00 Thu Thursday 001");
-        assert_eq!(f(1_709_164_799, 0, "%d %b %Y|%e|%-d|%B|%y|%p|%I").unwrap(), "28 Feb 2024|28|28|February|24|PM|11");
-        assert_eq!(f(1_709_164_799, 1, "%F %T %j").unwrap(), "2024-02-29 00:00:00 060");
-        assert_eq!(f(1_735_689_599, 0, "%F %j %R %-m %w %%").unwrap(), "2024-12-31 366 23:59 12 2 %");
+        assert_eq!(
+            f(0, 0, "%Y-%m-%d %H:%M:%S %a %A %j").unwrap(),
+            "1970-01-01 00:00:00 Thu Thursday 001"
+        );
+        assert_eq!(
+            f(1_709_164_799, 0, "%d %b %Y|%e|%-d|%B|%y|%p|%I").unwrap(),
+            "28 Feb 2024|28|28|February|24|PM|11"
+        );
+        assert_eq!(
+            f(1_709_164_799, 1, "%F %T %j").unwrap(),
+            "2024-02-29 00:00:00 060"
+        );
+        assert_eq!(
+            f(1_735_689_599, 0, "%F %j %R %-m %w %%").unwrap(),
+            "2024-12-31 366 23:59 12 2 %"
+        );
         assert_eq!(f(951_782_400, -3600, "%F").unwrap(), "2000-02-28");
         assert_eq!(f(-1, 0, "%F %I%p").unwrap(), "1969-12-31 11PM");
         assert_eq!(f(4_102_444_800, 0, "%-d/%-m").unwrap(), "1/1");

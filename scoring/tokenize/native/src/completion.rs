@@ -69,7 +69,11 @@ fn ids(list: Vec<Json>, at: &str) -> Outcome<Vec<u32>> {
     for (i, v) in list.iter().enumerate() {
         match v.as_u64().and_then(|id| u32::try_from(id).ok()) {
             Some(id) => out.push(id),
-            None => return invalid(format!("{at}[{i}]: must be a token id, an integer from 0 to 4294967295")),
+            None => {
+                return invalid(format!(
+                    "{at}[{i}]: must be a token id, an integer from 0 to 4294967295"
+                ))
+            }
         }
     }
     Ok(out)
@@ -92,21 +96,44 @@ mod tests {
         let text = |s: &str| Prompt::Text(s.into());
         for (body, want) in [
             (r#"{"prompt":"a"}"#, (vec![text("a")], true)),
-            (r#"{"prompt":["a",""],"add_special_tokens":false}"#, (vec![text("a"), text("")], false)),
-            (r#"{"prompt":[1,2,4294967295]}"#, (vec![Prompt::Ids(vec![1, 2, u32::MAX])], true)),
-            (r#"{"prompt":[[1],[2,3]]}"#, (vec![Prompt::Ids(vec![1]), Prompt::Ids(vec![2, 3])], true)),
+            (
+                r#"{"prompt":["a",""],"add_special_tokens":false}"#,
+                (vec![text("a"), text("")], false),
+            ),
+            (
+                r#"{"prompt":[1,2,4294967295]}"#,
+                (vec![Prompt::Ids(vec![1, 2, u32::MAX])], true),
+            ),
+            (
+                r#"{"prompt":[[1],[2,3]]}"#,
+                (vec![Prompt::Ids(vec![1]), Prompt::Ids(vec![2, 3])], true),
+            ),
         ] {
             assert_eq!(read(body), Ok(want));
         }
         for body in [
-            r#"{}"#, r#"{"prompt":null}"#, r#"{"prompt":""}"#, r#"{"prompt":[]}"#, r#"{"prompt":3}"#,
-            r#"{"prompt":["a",1]}"#, r#"{"prompt":[[1],"a"]}"#, r#"{"prompt":[1,"a"]}"#, r#"{"prompt":[[]]}"#,
-            r#"{"prompt":[-1]}"#, r#"{"prompt":[4294967296]}"#, r#"{"prompt":[1.0]}"#, r#"{"prompt":[true]}"#,
-            r#"{"prompt":[{"a":1}]}"#, r#"{"prompt":"a","add_special_tokens":null}"#,
+            r#"{}"#,
+            r#"{"prompt":null}"#,
+            r#"{"prompt":""}"#,
+            r#"{"prompt":[]}"#,
+            r#"{"prompt":3}"#,
+            r#"{"prompt":["a",1]}"#,
+            r#"{"prompt":[[1],"a"]}"#,
+            r#"{"prompt":[1,"a"]}"#,
+            r#"{"prompt":[[]]}"#,
+            r#"{"prompt":[-1]}"#,
+            r#"{"prompt":[4294967296]}"#,
+            r#"{"prompt":[1.0]}"#,
+            r#"{"prompt":[true]}"#,
+            r#"{"prompt":[{"a":1}]}"#,
+            r#"{"prompt":"a","add_special_tokens":null}"#,
         ] {
             assert!(matches!(read(body), Err(Failure::Invalid(_))), "{body}");
         }
-        for body in [r#"{"prompt":"a","prompt_embeds":"x"}"#, r#"{"prompt":"a","truncate_prompt_tokens":5}"#] {
+        for body in [
+            r#"{"prompt":"a","prompt_embeds":"x"}"#,
+            r#"{"prompt":"a","truncate_prompt_tokens":5}"#,
+        ] {
             assert!(matches!(read(body), Err(Failure::Unsupported(_))), "{body}");
         }
     }

@@ -72,7 +72,10 @@ impl<'a> Facts<'a> {
             }
         }
         for l in &self.loops {
-            if message.iter().any(|name| is_elements(l.iter, name, Some("content"))) {
+            if message
+                .iter()
+                .any(|name| is_elements(l.iter, name, Some("content")))
+            {
                 return variable(l.target).map(|_| true);
             }
             if !l.in_macro && variable(l.iter) == Some("content") {
@@ -81,14 +84,19 @@ impl<'a> Facts<'a> {
         }
         Some(self.macros.iter().any(|(m, loops)| {
             let parameters = self.content_parameters(m, &message);
-            loops.iter().any(|iter| variable(iter).is_some_and(|name| parameters.contains(name)))
+            loops
+                .iter()
+                .any(|iter| variable(iter).is_some_and(|name| parameters.contains(name)))
         }))
     }
 
     /// The parameters of a macro that are called with a message's content.
     fn content_parameters(&self, m: &Macro<'a>, message: &[&str]) -> HashSet<&'a str> {
-        let is_content =
-            |e: &Expr| message.iter().any(|name| is_elements(e, name, Some("content")));
+        let is_content = |e: &Expr| {
+            message
+                .iter()
+                .any(|name| is_elements(e, name, Some("content")))
+        };
         let mut parameters = HashSet::new();
         for (_, args) in self.calls.iter().filter(|(name, _)| *name == m.name) {
             let positional = args.iter().filter_map(|arg| match arg {
@@ -121,7 +129,11 @@ impl<'a> Facts<'a> {
             Stmt::Template(t) => self.statements(&t.children, in_macro),
             Stmt::EmitExpr(e) => self.expression(&e.expr),
             Stmt::ForLoop(l) => {
-                self.loops.push(Loop { target: &l.target, iter: &l.iter, in_macro });
+                self.loops.push(Loop {
+                    target: &l.target,
+                    iter: &l.iter,
+                    in_macro,
+                });
                 if let (Some(m), true) = (self.macros.last_mut(), in_macro) {
                     m.1.push(&l.iter);
                 }
@@ -181,7 +193,10 @@ impl<'a> Facts<'a> {
             Expr::Var(_) | Expr::Const(_) => {}
             Expr::Slice(s) => {
                 self.expression(&s.expr);
-                [&s.start, &s.stop, &s.step].into_iter().flatten().for_each(|e| self.expression(e));
+                [&s.start, &s.stop, &s.step]
+                    .into_iter()
+                    .flatten()
+                    .for_each(|e| self.expression(e));
             }
             Expr::UnaryOp(u) => self.expression(&u.expr),
             Expr::BinOp(b) => {
@@ -213,7 +228,11 @@ impl<'a> Facts<'a> {
             Expr::Call(c) => self.call(&c.expr, &c.args),
             Expr::List(l) => l.items.iter().for_each(|e| self.expression(e)),
             Expr::Tuple(t) => t.items.iter().for_each(|e| self.expression(e)),
-            Expr::Map(m) => m.keys.iter().chain(&m.values).for_each(|e| self.expression(e)),
+            Expr::Map(m) => m
+                .keys
+                .iter()
+                .chain(&m.values)
+                .for_each(|e| self.expression(e)),
         }
     }
 }
@@ -249,7 +268,8 @@ mod tests {
 
     #[test]
     fn format_is_read_from_the_loops() {
-        let looped = "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}";
+        let looped =
+            "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}";
         for (source, want) in [
             ("{% for m in messages %}{{ m.content }}{% endfor %}", Format::Text),
             (looped, Format::Parts),

@@ -15,9 +15,19 @@ pub fn parse(text: &[u8]) -> Outcome<Json> {
     let v = match serde_json::from_slice(text) {
         Ok(v) => v,
         Err(e) if python_may_read(text, &e) => {
-            return unsupported(format!("unusual JSON at line {} column {}", e.line(), e.column()))
+            return unsupported(format!(
+                "unusual JSON at line {} column {}",
+                e.line(),
+                e.column()
+            ))
         }
-        Err(e) => return invalid(format!("not JSON at line {} column {}", e.line(), e.column())),
+        Err(e) => {
+            return invalid(format!(
+                "not JSON at line {} column {}",
+                e.line(),
+                e.column()
+            ))
+        }
     };
     if has_doubtful_float(&v) && has_odd_integer(text) {
         return unsupported("an integer of more than 64 bits, or -0");
@@ -32,14 +42,16 @@ fn python_may_read(text: &[u8], e: &serde_json::Error) -> bool {
         return true;
     }
     let words: [&[u8]; 4] = [b"NaN", b"Infinity", b"\\ud", b"\\uD"];
-    words.iter().any(|word| text.windows(word.len()).any(|w| w == *word))
+    words
+        .iter()
+        .any(|word| text.windows(word.len()).any(|w| w == *word))
 }
 
 fn has_doubtful_float(v: &Json) -> bool {
     match v {
-        Json::Number(n) if n.is_f64() => {
-            n.as_f64().is_some_and(|f| f.abs() > 9.2e18 || f == 0.0 && f.is_sign_negative())
-        }
+        Json::Number(n) if n.is_f64() => n
+            .as_f64()
+            .is_some_and(|f| f.abs() > 9.2e18 || f == 0.0 && f.is_sign_negative()),
         Json::Array(items) => items.iter().any(has_doubtful_float),
         Json::Object(fields) => fields.values().any(has_doubtful_float),
         _ => false,
@@ -82,7 +94,9 @@ pub fn to_value(v: Json) -> Value {
         Json::Number(n) => number(&n),
         Json::String(s) => Value::from(s),
         Json::Array(items) => Value::from(items.into_iter().map(to_value).collect::<Vec<_>>()),
-        Json::Object(fields) => Value::from_pairs(fields.into_iter().map(|(k, v)| (k, to_value(v)))),
+        Json::Object(fields) => {
+            Value::from_pairs(fields.into_iter().map(|(k, v)| (k, to_value(v))))
+        }
     }
 }
 
@@ -132,7 +146,10 @@ mod tests {
             "1e400",
             "\"\\ud800\"",
         ] {
-            assert!(matches!(parse(text.as_bytes()), Err(Failure::Unsupported(_))), "{text}");
+            assert!(
+                matches!(parse(text.as_bytes()), Err(Failure::Unsupported(_))),
+                "{text}"
+            );
         }
         for text in [
             "[1e300,18446744073709551615,-9223372036854775808]",
@@ -143,7 +160,10 @@ mod tests {
             assert!(parse(text.as_bytes()).is_ok(), "{text}");
         }
         for text in ["", "{", "\u{feff}{}", "[1,]", "nan", "{'a':1}", "\"\x01\""] {
-            assert!(matches!(parse(text.as_bytes()), Err(Failure::Invalid(_))), "{text:?}");
+            assert!(
+                matches!(parse(text.as_bytes()), Err(Failure::Invalid(_))),
+                "{text:?}"
+            );
         }
         assert!(parse(b"\"\xff\"").is_err());
         let deep = parse("[".repeat(100_000).as_bytes());

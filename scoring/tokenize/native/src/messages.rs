@@ -11,9 +11,24 @@ use crate::tools;
 /// Keys of content parts that have a meaning; any other key of a text part
 /// travels to the template.
 const PART_KEYS: [&str; 18] = [
-    "audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil",
-    "image_url", "input_audio", "name", "prompt_cache_breakpoint", "refusal", "text", "thinking",
-    "type", "uuid", "video_embeds", "video_url",
+    "audio_embeds",
+    "audio_url",
+    "closed",
+    "data",
+    "file",
+    "image_embeds",
+    "image_pil",
+    "image_url",
+    "input_audio",
+    "name",
+    "prompt_cache_breakpoint",
+    "refusal",
+    "text",
+    "thinking",
+    "type",
+    "uuid",
+    "video_embeds",
+    "video_url",
 ];
 
 /// Reads the messages of a body.
@@ -21,7 +36,12 @@ pub fn conversation(v: Option<Json>, format: Format) -> Outcome<Vec<Object>> {
     let list = match v {
         Some(Json::Array(list)) if !list.is_empty() => list,
         Some(Json::Array(_)) => return invalid("messages: an empty list"),
-        Some(other) => return invalid(format!("messages: must be a list, not {}", json::kind(&other))),
+        Some(other) => {
+            return invalid(format!(
+                "messages: must be a list, not {}",
+                json::kind(&other)
+            ))
+        }
         None => return invalid("messages: missing; send a list of messages"),
     };
     let mut out = Vec::with_capacity(list.len());
@@ -29,7 +49,12 @@ pub fn conversation(v: Option<Json>, format: Format) -> Outcome<Vec<Object>> {
         let at = format!("messages[{i}]");
         match message {
             Json::Object(m) => out.push(message_entry(m, &at, format)?),
-            other => return invalid(format!("{at}: must be an object, not {}", json::kind(&other))),
+            other => {
+                return invalid(format!(
+                    "{at}: must be an object, not {}",
+                    json::kind(&other)
+                ))
+            }
         }
     }
     Ok(out)
@@ -40,15 +65,25 @@ pub fn conversation(v: Option<Json>, format: Format) -> Outcome<Vec<Object>> {
 fn message_entry(mut m: Object, at: &str, format: Format) -> Outcome<Object> {
     let role = match m.shift_remove("role") {
         Some(Json::String(role)) => role,
-        Some(other) => return invalid(format!("{at}.role: must be a string, not {}", json::kind(&other))),
+        Some(other) => {
+            return invalid(format!(
+                "{at}.role: must be a string, not {}",
+                json::kind(&other)
+            ))
+        }
         None => return invalid(format!("{at}.role: missing")),
     };
     let mut parts = parts(m.shift_remove("content"), &role, format, at)?;
     if role == "system" {
-        parts = parts.into_iter().filter_map(without_billing_header).collect();
+        parts = parts
+            .into_iter()
+            .filter_map(without_billing_header)
+            .collect();
     }
     let content = match format {
-        Format::Parts if role != "tool" => Json::Array(parts.into_iter().map(Part::into_json).collect()),
+        Format::Parts if role != "tool" => {
+            Json::Array(parts.into_iter().map(Part::into_json).collect())
+        }
         // An empty part adds no line here, but does in the list of a tool.
         _ => {
             let texts: Vec<String> = parts
@@ -76,7 +111,12 @@ fn message_entry(mut m: Object, at: &str, format: Format) -> Outcome<Object> {
         Some(name @ Json::String(_)) => {
             out.insert("name".into(), name);
         }
-        Some(other) => return invalid(format!("{at}.name: must be a string, not {}", json::kind(&other))),
+        Some(other) => {
+            return invalid(format!(
+                "{at}.name: must be a string, not {}",
+                json::kind(&other)
+            ))
+        }
     }
     if let Some(task @ Json::String(_)) = m.shift_remove("task") {
         out.insert("task".into(), task);
@@ -102,10 +142,18 @@ fn assistant_fields(m: &mut Object, out: &mut Object, at: &str) -> Outcome<()> {
                 out.insert("tool_calls".into(), Json::Array(list));
             }
         }
-        Some(other) => return invalid(format!("{at}.tool_calls: must be a list, not {}", json::kind(&other))),
+        Some(other) => {
+            return invalid(format!(
+                "{at}.tool_calls: must be a list, not {}",
+                json::kind(&other)
+            ))
+        }
     }
     let older = m.shift_remove("reasoning_content").unwrap_or_default();
-    let reasoning = m.shift_remove("reasoning").filter(|r| !r.is_null()).unwrap_or(older);
+    let reasoning = m
+        .shift_remove("reasoning")
+        .filter(|r| !r.is_null())
+        .unwrap_or(older);
     if !reasoning.is_null() {
         out.insert("reasoning".into(), reasoning.clone());
         out.insert("reasoning_content".into(), reasoning);
@@ -121,7 +169,10 @@ struct Part {
 
 impl Part {
     fn new(text: String) -> Part {
-        Part { text, extra: Map::new() }
+        Part {
+            text,
+            extra: Map::new(),
+        }
     }
 
     fn into_json(self) -> Json {
@@ -145,9 +196,10 @@ fn parts(content: Option<Json>, role: &str, format: Format, at: &str) -> Outcome
             }
             Ok(out)
         }
-        Some(other) => {
-            invalid(format!("{at}.content: must be a string or a list, not {}", json::kind(&other)))
-        }
+        Some(other) => invalid(format!(
+            "{at}.content: must be a string or a list, not {}",
+            json::kind(&other)
+        )),
     }
 }
 
@@ -156,7 +208,12 @@ fn part(item: Json, format: Format, at: &str) -> Outcome<Option<Part>> {
     let mut item = match item {
         Json::String(text) => return Ok(Some(Part::new(text))),
         Json::Object(item) => item,
-        other => return invalid(format!("{at}: must be an object, not {}", json::kind(&other))),
+        other => {
+            return invalid(format!(
+                "{at}: must be an object, not {}",
+                json::kind(&other)
+            ))
+        }
     };
     let key = match item.get("type") {
         Some(Json::String(t)) => match t.as_str() {
@@ -179,7 +236,10 @@ fn part(item: Json, format: Format, at: &str) -> Outcome<Option<Part>> {
             unsupported(format!("{at}.thinking: missing"))
         }
         None | Some(Json::Null) => Ok(None),
-        Some(other) => invalid(format!("{at}.{key}: must be a string, not {}", json::kind(&other))),
+        Some(other) => invalid(format!(
+            "{at}.{key}: must be a string, not {}",
+            json::kind(&other)
+        )),
     }
 }
 
@@ -219,7 +279,8 @@ pub fn demote_developers(conversation: &mut Vec<Object>) {
             let text = match &m["content"] {
                 Json::String(s) => s.clone(),
                 Json::Array(parts) => {
-                    let texts: Vec<&str> = parts.iter().filter_map(|p| p["text"].as_str()).collect();
+                    let texts: Vec<&str> =
+                        parts.iter().filter_map(|p| p["text"].as_str()).collect();
                     texts.join("\n")
                 }
                 _ => String::new(),

@@ -49,8 +49,11 @@ impl Model {
         t.with_truncation(None)
             .map_err(|e| Failure::Internal(format!("tokenizer.json: {e}")))?;
         t.set_encode_special_tokens(split_special);
-        let known: HashSet<(String, bool)> =
-            t.get_added_tokens_decoder().into_values().map(|a| (a.content, a.special)).collect();
+        let known: HashSet<(String, bool)> = t
+            .get_added_tokens_decoder()
+            .into_values()
+            .map(|a| (a.content, a.special))
+            .collect();
         let new: Vec<AddedToken> = added
             .iter()
             .filter(|a| !known.contains(&(a.content.clone(), a.special)))
@@ -68,7 +71,13 @@ impl Model {
         };
         let (before, after) = frame.unwrap_or_default();
         let tokenizer = UnifiedTokenizer::HuggingFace(t);
-        Ok(Model { tokenizer, cutter, whole_because, before, after })
+        Ok(Model {
+            tokenizer,
+            cutter,
+            whole_because,
+            before,
+            after,
+        })
     }
 
     /// Cuts `text` into pieces whose ids, one after another, are the ids of the
@@ -158,13 +167,28 @@ impl Cutter {
             }
             if done < found.start() {
                 let len = found.start() - done;
-                pieces.push(Piece { start: base + done, len, id: 0, special: 0 });
+                pieces.push(Piece {
+                    start: base + done,
+                    len,
+                    id: 0,
+                    special: 0,
+                });
             }
-            pieces.push(Piece { start: base + found.start(), len: found.len(), id, special: 1 });
+            pieces.push(Piece {
+                start: base + found.start(),
+                len: found.len(),
+                id,
+                special: 1,
+            });
             done = found.end();
         }
         if done < text.len() {
-            pieces.push(Piece { start: base + done, len: text.len() - done, id: 0, special: 0 });
+            pieces.push(Piece {
+                start: base + done,
+                len: text.len() - done,
+                id: 0,
+                special: 0,
+            });
         }
     }
 }

@@ -43,7 +43,10 @@ impl Plan {
             Json::Object(body) => body,
             other => return invalid(format!("must be a JSON object, not {}", json::kind(&other))),
         };
-        let mut plan = Plan { cut: true, ..Plan::default() };
+        let mut plan = Plan {
+            cut: true,
+            ..Plan::default()
+        };
         match kind {
             CHAT => {
                 let (text, add_special) = chat.render(body)?;
@@ -69,9 +72,18 @@ impl Plan {
         let (start, base) = (self.pieces.len(), self.text.len());
         if !model.cut(&text, base, &mut self.pieces) {
             self.cut = false;
-            self.pieces.push(Piece { start: base, len: text.len(), id: 0, special: 0 });
+            self.pieces.push(Piece {
+                start: base,
+                len: text.len(),
+                id: 0,
+                special: 0,
+            });
         }
-        self.prompts.push(Span { start, end: self.pieces.len(), ids: 0 });
+        self.prompts.push(Span {
+            start,
+            end: self.pieces.len(),
+            ids: 0,
+        });
         if self.text.is_empty() {
             self.text = text;
         } else {
@@ -82,6 +94,10 @@ impl Plan {
     fn push_ids(&mut self, ids: &[u32]) {
         let start = self.ids.len();
         self.ids.extend_from_slice(ids);
-        self.prompts.push(Span { start, end: self.ids.len(), ids: 1 });
+        self.prompts.push(Span {
+            start,
+            end: self.ids.len(),
+            ids: 1,
+        });
     }
 }

@@ -43,7 +43,11 @@ pub fn float_repr(f: f64) -> String {
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if (-4..16).contains(&exponent) {
         let plain = format!("{f}");
-        return if plain.contains('.') { plain } else { plain + ".0" };
+        return if plain.contains('.') {
+            plain
+        } else {
+            plain + ".0"
+        };
     }
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{mantissa}e{sign}{:02}", exponent.abs())
@@ -104,7 +108,11 @@ pub fn write_repr(out: &mut String, v: &Value) -> Result<(), Error> {
             }
             out.push('}');
         }
-        _ => return Err(refuse("the template prints a value whose Python form is not known")),
+        _ => {
+            return Err(refuse(
+                "the template prints a value whose Python form is not known",
+            ))
+        }
     }
     Ok(())
 }
@@ -113,7 +121,11 @@ pub fn write_repr(out: &mut String, v: &Value) -> Result<(), Error> {
 /// outside ASCII is printed or escaped depends on Python's own tables, so only
 /// letters and digits, which are always printed, are taken.
 fn write_str_repr(out: &mut String, s: &str) -> Result<(), Error> {
-    let quote = if s.contains('\'') && !s.contains('"') { '"' } else { '\'' };
+    let quote = if s.contains('\'') && !s.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
     out.push(quote);
     for c in s.chars() {
         match c {
@@ -263,7 +275,9 @@ fn json_key(v: &Value) -> Result<String, Error> {
         ValueKind::Bool => Ok(if v.is_true() { "true" } else { "false" }.into()),
         ValueKind::Number if is_float(v) => Ok(json_float(as_float(v)?)),
         ValueKind::Number => Ok(v.to_string()),
-        _ => Err(refuse("tojson was given an object with a key that is not JSON")),
+        _ => Err(refuse(
+            "tojson was given an object with a key that is not JSON",
+        )),
     }
 }
 

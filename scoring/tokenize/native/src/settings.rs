@@ -36,7 +36,9 @@ impl Settings {
     /// Compiles the templates.
     pub fn chat(self, clock: &Clock) -> Outcome<Chat> {
         let compile = |source: Option<String>| {
-            source.map(|s| Template::compile(&s, clock.clone())).transpose()
+            source
+                .map(|s| Template::compile(&s, clock.clone()))
+                .transpose()
         };
         let format = match self.content_format.as_str() {
             "auto" => None,

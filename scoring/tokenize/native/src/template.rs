@@ -43,14 +43,22 @@ impl Template {
         env.add_function("raise_exception", raise_exception);
         env.add_function("strftime_now", move |format: &str| {
             clock.strftime(format).ok_or_else(|| {
-                Error::new(ErrorKind::InvalidOperation, "strftime_now: unknown directive")
+                Error::new(
+                    ErrorKind::InvalidOperation,
+                    "strftime_now: unknown directive",
+                )
             })
         });
         let knows_developer = source.contains("\"developer\"") || source.contains("'developer'");
         let mentions_content = source.contains("content");
         env.add_template_owned(NAME, source)
             .map_err(|e| Failure::Internal(format!("chat template{}: {}", place(&e), e.kind())))?;
-        Ok(Template { env, format, knows_developer, mentions_content })
+        Ok(Template {
+            env,
+            format,
+            knows_developer,
+            mentions_content,
+        })
     }
 
     /// Renders with the given variables.
@@ -103,7 +111,9 @@ fn failure(e: Error) -> Failure {
 }
 
 fn place(e: &Error) -> String {
-    e.line().map(|line| format!(" line {line}")).unwrap_or_default()
+    e.line()
+        .map(|line| format!(" line {line}"))
+        .unwrap_or_default()
 }
 
 /// The tag pair `generation` marks the assistant's turns for training. When
@@ -112,7 +122,9 @@ fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(len) = rest[start..].find("%}") else { break };
+        let Some(len) = rest[start..].find("%}") else {
+            break;
+        };
         let inner = &rest[start + 2..start + len];
         let word = inner.trim_matches(|c| matches!(c, '-' | '+')).trim();
         out.push_str(&rest[..start + 2]);
@@ -147,12 +159,18 @@ fn tojson(v: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> 
         },
     };
     if !args.is_empty() {
-        return Err(Error::new(ErrorKind::TooManyArguments, "tojson takes keyword arguments"));
+        return Err(Error::new(
+            ErrorKind::TooManyArguments,
+            "tojson takes keyword arguments",
+        ));
     }
     let mut dumps = python::Dumps::new(indent);
     dumps.ensure_ascii = kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     dumps.sort_keys = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    if let Some(pair) = kwargs.get::<Option<Value>>("separators")?.filter(|v| !v.is_none()) {
+    if let Some(pair) = kwargs
+        .get::<Option<Value>>("separators")?
+        .filter(|v| !v.is_none())
+    {
         dumps.item_separator = separator(&pair, 0)?;
         dumps.key_separator = separator(&pair, 1)?;
     }
@@ -164,7 +182,12 @@ fn separator(pair: &Value, i: usize) -> Result<String, Error> {
     pair.get_item_by_index(i)?
         .as_str()
         .map(str::to_owned)
-        .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "tojson: separators are two strings"))
+        .ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidOperation,
+                "tojson: separators are two strings",
+            )
+        })
 }
 
 /// The filter `trim`: `str(v).strip(chars)`.
@@ -178,7 +201,10 @@ fn trim(v: &Value, chars: Option<String>) -> Result<Value, Error> {
 
 /// In Python a string and an object have a length and can be indexed, too.
 fn is_sequence(v: &Value) -> bool {
-    matches!(v.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined)
+    matches!(
+        v.kind(),
+        ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined
+    )
 }
 
 /// Python's methods. Those that look for whitespace are done here, because
@@ -227,19 +253,49 @@ mod tests {
             "b": true,
         });
         for (source, want) in [
-            ("{% for x in m %}\n  {{ x.role }}\n  {% endfor %}\n", "  user\n  x\n"),
-            ("{{ m[0].content | trim }}|{{ m[0]['content'].strip() }}|", "a|a|"),
-            ("{{ t | tojson }}", "{\"z\": 1.0, \"a\": \"<é>\", \"l\": [1]}"),
-            ("{{ t | tojson(indent=1) }}", "{\n \"z\": 1.0,\n \"a\": \"<é>\",\n \"l\": [\n  1\n ]\n}"),
-            ("{{ t | tojson(separators=(',', ':')) }}", "{\"z\":1.0,\"a\":\"<é>\",\"l\":[1]}"),
-            ("{{ b }} {{ m[1].content }} {{ t }} {{ nope }}", "True None {'z': 1.0, 'a': '<é>', 'l': [1]} "),
+            (
+                "{% for x in m %}\n  {{ x.role }}\n  {% endfor %}\n",
+                "  user\n  x\n",
+            ),
+            (
+                "{{ m[0].content | trim }}|{{ m[0]['content'].strip() }}|",
+                "a|a|",
+            ),
+            (
+                "{{ t | tojson }}",
+                "{\"z\": 1.0, \"a\": \"<é>\", \"l\": [1]}",
+            ),
+            (
+                "{{ t | tojson(indent=1) }}",
+                "{\n \"z\": 1.0,\n \"a\": \"<é>\",\n \"l\": [\n  1\n ]\n}",
+            ),
+            (
+                "{{ t | tojson(separators=(',', ':')) }}",
+                "{\"z\":1.0,\"a\":\"<é>\",\"l\":[1]}",
+            ),
+            (
+                "{{ b }} {{ m[1].content }} {{ t }} {{ nope }}",
+                "True None {'z': 1.0, 'a': '<é>', 'l': [1]} ",
+            ),
             ("{{ b | string }}{{ t.z | string }}", "True1.0"),
             ("{%- generation -%}\n x {% endgeneration %}\ny", "x y"),
-            ("{% set a = 1 %}{% generation %}{% set a = 2 %}{% endgeneration %}{{ a }}", "1"),
-            ("{% for x in [1, 2, 3] %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}", "1"),
-            ("{{ 'ab' is sequence }} {{ t is sequence }} {{ 1 is sequence }}", "True True False"),
+            (
+                "{% set a = 1 %}{% generation %}{% set a = 2 %}{% endgeneration %}{{ a }}",
+                "1",
+            ),
+            (
+                "{% for x in [1, 2, 3] %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}",
+                "1",
+            ),
+            (
+                "{{ 'ab' is sequence }} {{ t is sequence }} {{ 1 is sequence }}",
+                "True True False",
+            ),
             ("{{ strftime_now('%d %b %Y %H:%M') }}", "01 Jan 2026 01:00"),
-            ("{{ ' a  b '.split() | length }}{{ 'a-b-c'.split('-', 1)[1] }}", "2b-c"),
+            (
+                "{{ ' a  b '.split() | length }}{{ 'a-b-c'.split('-', 1)[1] }}",
+                "2b-c",
+            ),
         ] {
             assert_eq!(render(source, v.clone()), Ok(want.to_owned()), "{source}");
         }
@@ -253,10 +309,18 @@ mod tests {
             Err(Failure::Rejected("no secret".into())),
         );
         assert_eq!(
-            render("{% macro f() %}{{ raise_exception('deep') }}{% endmacro %}{{ f() }}", v.clone()),
+            render(
+                "{% macro f() %}{{ raise_exception('deep') }}{% endmacro %}{{ f() }}",
+                v.clone()
+            ),
             Err(Failure::Rejected("deep".into())),
         );
-        for source in ["\n{{ s + n }}", "\n{{ s.nope() }}", "\n{{ s | nope }}", "\n{{ nope.x.y }}"] {
+        for source in [
+            "\n{{ s + n }}",
+            "\n{{ s.nope() }}",
+            "\n{{ s | nope }}",
+            "\n{{ nope.x.y }}",
+        ] {
             match render(source, v.clone()) {
                 Err(Failure::Unsupported(m) | Failure::Internal(m)) => {
                     assert!(m.contains("line 2") && !m.contains("secret"), "{m}");

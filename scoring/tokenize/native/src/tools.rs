@@ -12,7 +12,9 @@ pub fn normalise(v: Option<Json>) -> Outcome<Json> {
         None | Some(Json::Null) => return Ok(Json::Null),
         Some(Json::Array(list)) if !list.is_empty() => list,
         Some(Json::Array(_)) => return invalid("tools: an empty list; leave the field out"),
-        Some(other) => return invalid(format!("tools: must be a list, not {}", json::kind(&other))),
+        Some(other) => {
+            return invalid(format!("tools: must be a list, not {}", json::kind(&other)))
+        }
     };
     let mut tools = Vec::with_capacity(list.len());
     for (i, tool) in list.into_iter().enumerate() {
@@ -23,7 +25,10 @@ pub fn normalise(v: Option<Json>) -> Outcome<Json> {
 
 fn tool_entry(tool: Json, at: &str) -> Outcome<Json> {
     let Json::Object(mut tool) = tool else {
-        return invalid(format!("{at}: must be an object, not {}", json::kind(&tool)));
+        return invalid(format!(
+            "{at}: must be an object, not {}",
+            json::kind(&tool)
+        ));
     };
     if tool.get("type").is_some_and(|t| t != "function") {
         return invalid(format!("{at}.type: must be \"function\""));
@@ -48,14 +53,29 @@ fn tool_entry(tool: Json, at: &str) -> Outcome<Json> {
     out.insert("parameters".into(), parameters);
     let deferred = tool.shift_remove("defer_loading").unwrap_or_default();
     let inner = function.shift_remove("defer_loading").unwrap_or_default();
-    let inner = if inner.is_null() { deferred.clone() } else { inner };
-    for (name, v) in [("strict", function.shift_remove("strict").unwrap_or_default()), ("defer_loading", inner)] {
+    let inner = if inner.is_null() {
+        deferred.clone()
+    } else {
+        inner
+    };
+    for (name, v) in [
+        (
+            "strict",
+            function.shift_remove("strict").unwrap_or_default(),
+        ),
+        ("defer_loading", inner),
+    ] {
         match v {
             Json::Null => {}
             Json::Bool(_) => {
                 out.insert(name.into(), v);
             }
-            _ => return unsupported(format!("{at}.function.{name}: {} instead of a boolean", json::kind(&v))),
+            _ => {
+                return unsupported(format!(
+                    "{at}.function.{name}: {} instead of a boolean",
+                    json::kind(&v)
+                ))
+            }
         }
     }
     let mut entry = Map::new();
@@ -71,7 +91,10 @@ fn tool_entry(tool: Json, at: &str) -> Outcome<Json> {
 /// becomes an empty one, so that an odd turn does not end the conversation.
 pub fn call(call: Json, at: &str) -> Outcome<Json> {
     let Json::Object(mut call) = call else {
-        return invalid(format!("{at}: must be an object, not {}", json::kind(&call)));
+        return invalid(format!(
+            "{at}: must be an object, not {}",
+            json::kind(&call)
+        ));
     };
     match call.shift_remove("type") {
         Some(Json::String(t)) if t == "function" => {}
