@@ -135,12 +135,9 @@ func (a *app) openLedger() (err error) {
 	a.limiter = ratelimit.New(ratelimit.DefaultConfig())
 	a.ledger, err = ledger.Open(a.cfg.Ledger.Path, ledger.Options{Log: a.log})
 	if err != nil {
-		return fmt.Errorf("cannot open the ledger: %w", err)
+		return err
 	}
 	a.onClose(a.ledger.Close)
-	if n := a.ledger.Stats().Recovered; n > 0 {
-		a.log.Warn("requests were in flight when the gateway last ended; the ledger has them as lost", "requests", n)
-	}
 	return nil
 }
 
