@@ -1,8 +1,10 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"math/big"
 	"strings"
 	"testing"
 
@@ -170,7 +172,9 @@ func TestStreamFirstTokenOnce(t *testing.T) {
 // referenceChunk is what an event is by the standard library's reading.
 func referenceChunk(data []byte) (flags Flags, deltas int64, usage Usage) {
 	var doc map[string]any
-	if err := json.Unmarshal(data, &doc); err != nil || doc == nil {
+	read := json.NewDecoder(bytes.NewReader(data))
+	read.UseNumber() // a float64 cannot hold each number
+	if err := read.Decode(&doc); err != nil || doc == nil || !json.Valid(data) {
 		return Malformed, 0, Usage{}
 	}
 	str := func(v any) bool { s, ok := v.(string); return ok && s != "" }
@@ -203,8 +207,12 @@ func referenceChunk(data []byte) (flags Flags, deltas int64, usage Usage) {
 func referenceUsage(v any) Usage {
 	doc, _ := v.(map[string]any)
 	count := func(v any) (int64, bool) {
-		n, ok := v.(float64)
-		return int64(n), ok && n >= 0 && n <= maxCount && n == float64(int64(n))
+		text, _ := v.(json.Number)
+		n, ok := new(big.Rat).SetString(text.String())
+		if !ok || !n.IsInt() || n.Sign() < 0 || n.Cmp(big.NewRat(maxCount, 1)) > 0 {
+			return 0, false
+		}
+		return n.Num().Int64(), true
 	}
 	detail := func(v any, key string) (int64, bool) {
 		m, _ := v.(map[string]any)
@@ -335,6 +343,7 @@ func FuzzStream(f *testing.F) {
 		}
 	}
 	f.Add([]byte(`{"choices":[],"usage":{"prompt_tokens":1e1,"completion_tokens":2.0,"prompt_tokens_details":{"cached_tokens":3}}}`))
+	f.Add([]byte(`{"choices":[],"usage":{"prompt_tokens":1e700,"completion_tokens":2}}`))
 	f.Add([]byte(`{"error":{"message":"x"},"object":"error","choices":[{"text":"\ud800"}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var s Stream
