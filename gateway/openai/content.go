@@ -31,7 +31,7 @@ func (s *scanner) messages() {
 		return
 	}
 	s.enter()
-	for first := true; s.element(first); first = false {
+	for s.element() {
 		s.at = place{field: fieldMessages, depth: 1, index: s.req.MessageCount}
 		s.req.MessageCount++
 		if s.peek() != '{' {
@@ -44,16 +44,10 @@ func (s *scanner) messages() {
 }
 
 func (s *scanner) message() {
-	s.enter()
 	var seen watched
-	for first := true; ; first = false {
-		key, ok := s.member(first)
-		if !ok {
-			return
-		}
-		name := s.name(key)
-		w := watchedOf(name)
-		s.once(&seen, w)
+	s.enter()
+	for key, ok := s.member(); ok; key, ok = s.member() {
+		name, w := s.watch(&seen, key, 0)
 		switch {
 		case w == watchRole:
 			s.at.leaf = "role"
@@ -94,7 +88,7 @@ func (s *scanner) messageContent() {
 	}
 	outer := s.at
 	s.enter()
-	for first, i := true, 0; s.element(first); first, i = false, i+1 {
+	for i := 0; s.element(); i++ {
 		s.at = place{field: fieldMessages, depth: 2, index: outer.index, part: i}
 		switch s.peek() {
 		case '{':
@@ -111,17 +105,11 @@ func (s *scanner) messageContent() {
 
 // part reads one part of a message's content.
 func (s *scanner) part() {
-	s.enter()
 	var seen watched
 	var byType, byKeys Modality
-	for first := true; ; first = false {
-		key, ok := s.member(first)
-		if !ok {
-			break
-		}
-		name := s.name(key)
-		w := watchedOf(name)
-		s.once(&seen, w)
+	s.enter()
+	for key, ok := s.member(); ok; key, ok = s.member() {
+		name, w := s.watch(&seen, key, 0)
 		switch {
 		case w == watchType:
 			s.at.leaf = "type"
@@ -194,9 +182,9 @@ func (s *scanner) prompt() {
 		s.orNull("a string, an array of strings, an array of token ids or an array of arrays of token ids")
 		return
 	}
-	s.enter()
 	var kind byte
-	for first, i := true, 0; s.element(first); first, i = false, i+1 {
+	s.enter()
+	for i := 0; s.element(); i++ {
 		s.at = place{field: fieldPrompt, depth: 1, index: i}
 		ch := promptKind(s.peek())
 		switch {
@@ -235,7 +223,7 @@ func (s *scanner) promptElement(kind byte) {
 	case '[':
 		s.at.depth = 2
 		s.enter()
-		for first, i := true, 0; s.element(first); first, i = false, i+1 {
+		for i := 0; s.element(); i++ {
 			s.at.part = i
 			if promptKind(s.peek()) == '0' {
 				s.tokenID()
@@ -264,9 +252,9 @@ func (s *scanner) tools() {
 		return
 	}
 	outer, start := s.at, s.i
-	s.enter()
 	n := 0
-	for first := true; s.element(first); first = false {
+	s.enter()
+	for s.element() {
 		s.at = place{field: fieldTools, depth: 1, index: n}
 		n++
 		if s.peek() != '{' {
@@ -286,19 +274,10 @@ func (s *scanner) tools() {
 }
 
 func (s *scanner) tool() {
-	s.enter()
 	var seen watched
-	for first := true; ; first = false {
-		key, ok := s.member(first)
-		if !ok {
-			return
-		}
-		name := s.name(key)
-		w := watchedOf(name)
-		if string(name) == "function" {
-			w = watchFunction
-		}
-		s.once(&seen, w)
+	s.enter()
+	for key, ok := s.member(); ok; key, ok = s.member() {
+		_, w := s.watch(&seen, key, watchFunction)
 		switch w {
 		case watchType:
 			s.at.leaf = "type"
@@ -318,19 +297,10 @@ func (s *scanner) function() {
 		s.orNull("an object")
 		return
 	}
-	s.enter()
 	var seen watched
-	for first := true; ; first = false {
-		key, ok := s.member(first)
-		if !ok {
-			return
-		}
-		name := s.name(key)
-		w := watchedOf(name)
-		if string(name) == "name" {
-			w = watchName
-		}
-		s.once(&seen, w)
+	s.enter()
+	for key, ok := s.member(); ok; key, ok = s.member() {
+		_, w := s.watch(&seen, key, watchName)
 		if w != watchName {
 			s.walk()
 			continue

@@ -47,6 +47,7 @@ type cursor struct {
 	i        int
 	depth    int
 	maxDepth int
+	first    bool // the last step was enter
 	bad      fault
 	badAt    int
 }
@@ -126,13 +127,13 @@ func (c *cursor) enter() {
 	}
 	c.depth++
 	c.i++
+	c.first = true
 }
 
 // member moves to the value of an object's next member and returns its key; it
-// reports false, behind the closing bracket, when there is none. first is true
-// for the first call after enter.
-func (c *cursor) member(first bool) (key token, ok bool) {
-	if !c.next(first, '}') {
+// reports false, behind the closing bracket, when there is none.
+func (c *cursor) member() (key token, ok bool) {
+	if !c.next('}') {
 		return token{}, false
 	}
 	if c.peek() != '"' {
@@ -155,9 +156,11 @@ func (c *cursor) member(first bool) (key token, ok bool) {
 
 // element moves to an array's next element; it reports false, behind the
 // closing bracket, when there is none.
-func (c *cursor) element(first bool) bool { return c.next(first, ']') }
+func (c *cursor) element() bool { return c.next(']') }
 
-func (c *cursor) next(first bool, closing byte) bool {
+func (c *cursor) next(closing byte) bool {
+	first := c.first
+	c.first = false
 	if c.bad != faultNone {
 		return false
 	}
@@ -185,15 +188,12 @@ func (c *cursor) skip() {
 	switch ch := c.peek(); ch {
 	case '{':
 		c.enter()
-		for first := true; ; first = false {
-			if _, ok := c.member(first); !ok {
-				return
-			}
+		for _, ok := c.member(); ok; _, ok = c.member() {
 			c.skip()
 		}
 	case '[':
 		c.enter()
-		for first := true; c.element(first); first = false {
+		for c.element() {
 			c.skip()
 		}
 	case '"':

@@ -99,11 +99,7 @@ func (s *scanner) name(t token) []byte {
 func (s *scanner) object() {
 	s.enter()
 	s.top.open, s.top.tail = s.i, s.i
-	for first := true; ; first = false {
-		key, ok := s.member(first)
-		if !ok {
-			return
-		}
+	for key, ok := s.member(); ok; key, ok = s.member() {
 		f := fieldOf(s.name(key))
 		start := s.i
 		s.at = place{field: f}
@@ -233,11 +229,7 @@ func (s *scanner) streamOptions() {
 	opts.Present = true
 	s.enter()
 	s.options = object{open: s.i, tail: s.i}
-	for first := true; ; first = false {
-		key, ok := s.member(first)
-		if !ok {
-			return
-		}
+	for key, ok := s.member(); ok; key, ok = s.member() {
 		switch start := s.i; string(s.name(key)) {
 		case "include_usage":
 			s.at.leaf = "include_usage"
@@ -279,11 +271,7 @@ func (s *scanner) extraArgs() {
 		return
 	}
 	s.enter()
-	for first := true; ; first = false {
-		key, ok := s.member(first)
-		if !ok {
-			return
-		}
+	for key, ok := s.member(); ok; key, ok = s.member() {
 		switch f := fieldOf(s.name(key)); f {
 		case fieldKVTransferParams, fieldECTransferParams:
 			s.at.leaf = f.String()

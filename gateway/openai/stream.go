@@ -139,11 +139,7 @@ type chunk struct {
 
 func (c *chunk) read() {
 	c.enter()
-	for first := true; ; first = false {
-		key, ok := c.member(first)
-		if !ok {
-			break
-		}
+	for key, ok := c.member(); ok; key, ok = c.member() {
 		switch {
 		case c.is(key, "choices"):
 			c.readChoices()
@@ -170,7 +166,7 @@ func (c *chunk) readChoices() {
 		return
 	}
 	c.enter()
-	for first := true; c.element(first); first = false {
+	for c.element() {
 		c.choices++
 		if c.peek() == '{' {
 			c.readChoice()
@@ -183,11 +179,7 @@ func (c *chunk) readChoices() {
 func (c *chunk) readChoice() {
 	var text, delta, finished bool
 	c.enter()
-	for first := true; ; first = false {
-		key, ok := c.member(first)
-		if !ok {
-			break
-		}
+	for key, ok := c.member(); ok; key, ok = c.member() {
 		switch {
 		case c.is(key, "text"):
 			text = c.nonEmpty()
@@ -215,11 +207,7 @@ func (c *chunk) readDelta() bool {
 		return false
 	}
 	c.enter()
-	for first := true; ; first = false {
-		key, ok := c.member(first)
-		if !ok {
-			break
-		}
+	for key, ok := c.member(); ok; key, ok = c.member() {
 		switch {
 		case c.is(key, "content"):
 			content = c.nonEmpty()
@@ -258,7 +246,7 @@ func (c *cursor) hasElements() bool {
 	}
 	n := 0
 	c.enter()
-	for first := true; c.element(first); first = false {
+	for c.element() {
 		n++
 		c.skip()
 	}

@@ -67,17 +67,14 @@ func ReadUsage(body []byte) (Usage, error) {
 func (c *cursor) answer() Usage {
 	var u Usage
 	c.enter()
-	for first := true; ; first = false {
-		key, ok := c.member(first)
-		if !ok {
-			return u
-		}
+	for key, ok := c.member(); ok; key, ok = c.member() {
 		if c.is(key, "usage") {
 			u = c.usage()
 		} else {
 			c.skip()
 		}
 	}
+	return u
 }
 
 // is tells whether a key has the given name, which is plain ASCII.
@@ -99,11 +96,7 @@ func (c *cursor) usage() Usage {
 		return u
 	}
 	c.enter()
-	for first := true; ; first = false {
-		key, ok := c.member(first)
-		if !ok {
-			break
-		}
+	for key, ok := c.member(); ok; key, ok = c.member() {
 		switch {
 		case c.is(key, "prompt_tokens"):
 			u.Input, input = c.tokens()
@@ -146,15 +139,12 @@ func (c *cursor) detail(name string) (n int64, known bool) {
 		return 0, false
 	}
 	c.enter()
-	for first := true; ; first = false {
-		key, ok := c.member(first)
-		if !ok {
-			return n, known
-		}
+	for key, ok := c.member(); ok; key, ok = c.member() {
 		if c.is(key, name) {
 			n, known = c.tokens()
 		} else {
 			c.skip()
 		}
 	}
+	return n, known
 }

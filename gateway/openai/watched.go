@@ -48,25 +48,29 @@ func (w watched) String() string {
 	return ""
 }
 
-// once refuses the second of a name in one object.
-func (s *scanner) once(seen *watched, w watched) {
+// watch returns the string of a member's key and what it is among the watched
+// names, also being one that only this object has; it refuses the second of a
+// name.
+func (s *scanner) watch(seen *watched, key token, also watched) (name []byte, w watched) {
+	name = s.name(key)
+	w = watchedOf(name)
+	if also != 0 && string(name) == also.String() {
+		w = also
+	}
 	if *seen&w != 0 && s.err == nil {
 		s.refuse(errDuplicate(s.at.with(w.String())))
 	}
 	*seen |= w
+	return name, w
 }
 
 // walk passes over a value inside a prompt of which nothing else is read.
 func (s *scanner) walk() {
 	switch s.peek() {
 	case '{':
-		s.enter()
 		var seen watched
-		for first := true; ; first = false {
-			key, ok := s.member(first)
-			if !ok {
-				return
-			}
+		s.enter()
+		for key, ok := s.member(); ok; key, ok = s.member() {
 			w := watchedOf(s.name(key))
 			if seen&w != 0 && s.err == nil {
 				s.refuse(errDuplicateInside(s.at.String(), w))
@@ -76,7 +80,7 @@ func (s *scanner) walk() {
 		}
 	case '[':
 		s.enter()
-		for first := true; s.element(first); first = false {
+		for s.element() {
 			s.walk()
 		}
 	default:

@@ -187,11 +187,7 @@ func parseWorkerError(body []byte) workerError {
 		return w
 	}
 	c.enter()
-	for first := true; ; first = false {
-		key, ok := c.member(first)
-		if !ok {
-			break
-		}
+	for key, ok := c.member(); ok; key, ok = c.member() {
 		switch {
 		case c.is(key, "error") && c.peek() == '{':
 			w = c.errorObject()
@@ -212,13 +208,10 @@ func parseWorkerError(body []byte) workerError {
 func (c *cursor) errorObject() workerError {
 	w := workerError{isError: true}
 	c.enter()
-	for first := true; ; first = false {
-		key, ok := c.member(first)
-		if !ok {
-			return w
-		}
+	for key, ok := c.member(); ok; key, ok = c.member() {
 		c.errorMember(&w, key)
 	}
+	return w
 }
 
 func (c *cursor) errorMember(w *workerError, key token) {
