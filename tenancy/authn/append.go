@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -269,6 +270,6 @@ func replaceEmptyList(lines [][]byte, n int, v *ast.SequenceNode, rec *Record, i
 	if !ok {
 		return nil, errByHand
 	}
-	lines[n-1] = append(bytes.TrimRight(before, " "), after...)
+	lines[n-1] = slices.Concat(bytes.TrimRight(before, " "), after) // the line itself is the caller's
 	return insert(lines, n, rec, indent, false), nil
 }

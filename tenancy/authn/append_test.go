@@ -89,9 +89,14 @@ func keepsLines(before, after []byte) bool {
 
 func TestAppendReplacesAnEmptyList(t *testing.T) {
 	_, rec := record(t)
-	edited, err := appendKey("t.yaml", []byte("tenants:\n  - id: acme\n    keys: [] # none yet\n    team: x\n"), "acme", rec)
+	const text = "tenants:\n  - id: acme\n    keys: [] # none yet\n    team: x\n"
+	given := []byte(text)
+	edited, err := appendKey("t.yaml", given, "acme", rec)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if string(given) != text {
+		t.Errorf("the caller's text became\n%s", given)
 	}
 	if !strings.HasPrefix(string(edited), "tenants:\n  - id: acme\n    keys: # none yet\n      - id: \"") {
 		t.Errorf("became\n%s", edited)
