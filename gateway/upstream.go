@@ -13,9 +13,11 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"golang.org/x/sys/unix"
 )
 
 // maxIdleUpstream is how long a worker connection may lie unused and still be
@@ -62,10 +64,15 @@ type upstream struct {
 // there is none or fresh is set.
 func (u *upstreams) get(ctx context.Context, base *url.URL, fresh bool) (*upstream, error) {
 	key := base.Scheme + "://" + base.Host
-	if !fresh {
-		if c := u.takeIdle(key, time.Now()); c != nil {
+	for !fresh {
+		c := u.takeIdle(key, time.Now())
+		if c == nil {
+			break
+		}
+		if quiet(c.Conn) {
 			return c, nil
 		}
+		_ = c.Close()
 	}
 	dialer := net.Dialer{Timeout: u.dialTimeout, KeepAlive: 30 * time.Second}
 	nc, err := dialer.DialContext(ctx, "tcp", hostPort(base))
@@ -125,6 +132,30 @@ func (u *upstreams) takeIdle(key string, now time.Time) *upstream {
 		_ = c.Close()
 	}
 	return nil
+}
+
+// quiet reports whether nothing has come on a kept connection since its last
+// response. Bytes that nobody has asked for would be read as the answer to the
+// next request, which may be another tenant's; an end would cost it an attempt.
+func quiet(nc net.Conn) bool {
+	if tc, ok := nc.(*tls.Conn); ok {
+		nc = tc.NetConn()
+	}
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return true
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	silent := false
+	err = raw.Control(func(fd uintptr) {
+		var b [1]byte
+		_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		silent = err == unix.EAGAIN
+	})
+	return err == nil && silent
 }
 
 // put keeps c for the next request; the caller has read its response to the

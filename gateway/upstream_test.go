@@ -2,12 +2,17 @@ package gateway
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sluicegate/sluice/gateway/gatewaytest"
 )
 
 // TestIdleConnectionsAreClosed: connections to a worker that nobody asks any
@@ -47,4 +52,64 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 			t.Errorf("after Close %d workers are left, sweeping %v", n, sweeping)
 		}
 	})
+}
+
+// TestUnaskedBytesAreNoAnswer: what a worker sends after an answer belongs to
+// nobody, least of all to the next caller. Its connection isn't used again, as
+// one that the worker has closed isn't.
+func TestUnaskedBytesAreNoAnswer(t *testing.T) {
+	for name, after := range map[string]func(net.Conn){
+		"bytes": func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 200 OK\r\n")) },
+		"end":   func(c net.Conn) { _ = c.Close() },
+	} {
+		for _, secure := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, TLS %v", name, secure), func(t *testing.T) {
+				ln, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				base, clients := &url.URL{Scheme: "http", Host: ln.Addr().String()}, (*tls.Config)(nil)
+				if secure {
+					cert := gatewaytest.NewCertificate(t)
+					ln, clients, base.Scheme = tls.NewListener(ln, cert.Server), cert.Client, "https"
+				}
+				defer ln.Close()
+				theirs := make(chan net.Conn, 2)
+				go func() {
+					for c, err := ln.Accept(); err == nil; c, err = ln.Accept() {
+						_, _ = c.Write([]byte("!")) // an answer
+						theirs <- c
+					}
+				}()
+				u := newUpstreams(time.Second, clients)
+				defer u.Close()
+				get := func() *upstream {
+					t.Helper()
+					c, err := u.get(t.Context(), base, false)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return c
+				}
+				c := get()
+				if _, err := c.br.ReadByte(); err != nil {
+					t.Fatal(err)
+				}
+				u.put(c)
+				if again := get(); again != c {
+					t.Fatal("a quiet connection is not used again")
+				}
+				u.put(c)
+				worker := <-theirs
+				defer worker.Close()
+				after(worker)
+				eventually(t, "the bytes", func() bool { return !quiet(c.Conn) })
+				other := get()
+				defer other.Close()
+				if other == c || other.reused {
+					t.Error("it is used again")
+				}
+			})
+		}
+	}
 }
