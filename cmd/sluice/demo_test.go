@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -37,8 +38,8 @@ func TestDemoTour(t *testing.T) {
 }
 
 // startStack runs the demo's platform for a test: real workers, a real ledger,
-// the gateway as `serve` wires it.
-func startStack(t *testing.T) (*demo, *app) {
+// the gateway as `serve` wires it. change, if given, edits the configuration.
+func startStack(t *testing.T, change ...func(*Config)) (*demo, *app) {
 	t.Helper()
 	var diag bytes.Buffer
 	log := newLogger(&diag, LogConfig{Level: "warn", Format: "text"})
@@ -46,7 +47,25 @@ func startStack(t *testing.T) (*demo, *app) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := newApp(d.cfg, log)
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Errorf("close the demo: %v", err)
+		}
+		if t.Failed() {
+			t.Log(diag.String())
+		}
+	})
+	for _, f := range change {
+		f(d.cfg)
+	}
+	return d, serveApp(t, d.cfg, log)
+}
+
+// serveApp runs a gateway for a test and waits until it knows the demo's
+// workers and what they hold.
+func serveApp(t *testing.T, cfg *Config, log *slog.Logger) *app {
+	t.Helper()
+	a, err := newApp(cfg, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,17 +80,11 @@ func startStack(t *testing.T) (*demo, *app) {
 		if err := a.Close(); err != nil {
 			t.Errorf("close: %v", err)
 		}
-		if err := d.Close(); err != nil {
-			t.Errorf("close the demo: %v", err)
-		}
-		if t.Failed() {
-			t.Log(diag.String())
-		}
 	})
 	if err := a.waitReady(ctx, len(demoWorkers)); err != nil {
 		t.Fatal(err)
 	}
-	return d, a
+	return a
 }
 
 // rows reads the ledger's rows of now.
