@@ -283,3 +283,29 @@ func shellWords(line string) (words []string) {
 	}
 	return words
 }
+
+// TestShadowBindings: a binding that only audits is judged and counted, and the
+// request is served as if it weren't there.
+func TestShadowBindings(t *testing.T) {
+	d, a := startStack(t, func(cfg *Config) {
+		shadow := `apiVersion: sluice/v1alpha1
+kind: AdmissionPolicyBinding
+metadata: { name: tool-use-rehearsal }
+spec: { policyName: tool-use, actions: [Audit], params: { tiers_without_tools: [silver] } }
+`
+		if err := os.WriteFile(filepath.Join(cfg.Policy.Dir, "rehearsal.yaml"), []byte(shadow), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	body := user("hello")
+	body["tools"] = []any{map[string]any{"type": "function", "function": map[string]any{"name": "search"}}}
+	body["tool_choice"] = "none"
+	got, err := newTour(d, a, io.Discard).ask(t.Context(), "globex", body)
+	if err != nil || got.status != 200 || got.header.Get("Warning") != "" {
+		t.Fatalf("%v %+v", err, got)
+	}
+	line := `sluice_policy_decisions_total{decision="would_deny",policy="tool-use",rule="tier-has-tools"} 1`
+	if !strings.Contains(metricsText(t, a), "\n"+line+"\n") {
+		t.Errorf("the metrics lack %s", line)
+	}
+}
