@@ -54,8 +54,8 @@ type view struct {
 type group struct {
 	id     int
 	blocks blockMap
-	// hand is where the search for a block to evict goes on.
-	hand int
+	// evicted counts the searches for a block to evict.
+	evicted uint64
 }
 
 type sizeCount struct{ size, blocks int }
@@ -320,18 +320,26 @@ func (v *view) trimLocked(st *ApplyStats) {
 	}
 }
 
-// evictLocked drops one block from a tier that has some.
+// evictLocked drops one block from a tier that has some. Each search begins at
+// another place of the table: blocks taken from one after another would leave
+// their gap there, while new ones come everywhere and fill the rest beyond what
+// can be searched.
 func (v *view) evictLocked(t Tier) {
 	for _, g := range v.groups {
 		n := len(g.blocks.slots)
+		if n == 0 {
+			continue
+		}
+		g.evicted++
+		at := g.blocks.home(g.evicted)
 		for range n {
-			if g.hand++; g.hand >= n {
-				g.hand = 0
-			}
-			s, b := g.blocks.meta[g.hand]&^occupied, g.blocks.slots[g.hand]
+			s, b := g.blocks.meta[at]&^occupied, g.blocks.slots[at]
 			if s.has(t) {
 				v.dropLocked(g, b.hash, b.key, s, t)
 				return
+			}
+			if at++; at == n {
+				at = 0
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -209,6 +210,29 @@ func (v *view) anyHash() EngineHash {
 		}
 	}
 	return ""
+}
+
+// TestViewEvictsEvenly: blocks that leave next to each other leave no room for
+// those that come anywhere, which then have to be searched for.
+func TestViewEvictsEvenly(t *testing.T) {
+	const capacity = 10_000
+	v := testView(capacity)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 5 * capacity {
+		if st := v.apply([]Event{stored("", []EngineHash{intHash(rnd.Uint64())}, rnd.Uint32(), rnd.Uint32())}); st.Stored != 1 {
+			t.Fatalf("got %+v", st)
+		}
+	}
+	run, longest := 0, 0
+	for _, s := range v.groups[0].blocks.meta {
+		if run++; s == 0 {
+			run = 0
+		}
+		longest = max(longest, run)
+	}
+	if v.blocks[TierGPU] != capacity || longest > capacity/10 {
+		t.Errorf("%d blocks, up to %d of them in a row", v.blocks[TierGPU], longest)
+	}
 }
 
 func TestViewHoldsBackBounded(t *testing.T) {
