@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,17 +76,8 @@ func export(ctx context.Context, f exportFlags, stdout, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	if f.config != "" {
-		cfg, _, err := LoadConfig(f.config)
-		if err != nil {
-			return err
-		}
-		if f.ledger == "" {
-			f.ledger = cfg.Ledger.Path
-		}
-		if f.prices == "" {
-			f.prices = cfg.Prices.File
-		}
+	if err := f.complete(); err != nil {
+		return err
 	}
 	var prices *chargeback.Prices
 	if f.prices != "" {
@@ -106,15 +98,11 @@ func export(ctx context.Context, f exportFlags, stdout, stderr io.Writer) error 
 
 	write := func(w io.Writer) error { return chargeback.Export(ctx, rows, f.period, w) }
 	if f.output == "" {
-		// Held back until it is whole: half an export on standard output would look like a whole one.
-		var buf bytes.Buffer
-		if err := write(&buf); err != nil {
-			return err
-		}
-		if _, err := buf.WriteTo(stdout); err != nil {
-			return fmt.Errorf("cannot write the export: %w", err)
-		}
-	} else if err := replaceFile(f.output, write); err != nil {
+		err = writeWhole(stdout, write)
+	} else {
+		err = replaceFile(f.output, write)
+	}
+	if err != nil {
 		return err
 	}
 	totals, err := rows.Totals(ctx, from, to)
@@ -131,6 +119,32 @@ func export(ctx context.Context, f exportFlags, stdout, stderr io.Writer) error 
 	}
 	fmt.Fprintf(stderr, "%s: %d requests charged at the prices of %s, %d at others, %d without a price in either.\n",
 		f.period, compared.same, f.prices, compared.other, compared.unpriced)
+	return nil
+}
+
+// complete takes what was not given from the configuration.
+func (f *exportFlags) complete() error {
+	if f.config == "" {
+		return nil
+	}
+	cfg, _, err := LoadConfig(f.config)
+	if err != nil {
+		return err
+	}
+	f.ledger, f.prices = cmp.Or(f.ledger, cfg.Ledger.Path), cmp.Or(f.prices, cfg.Prices.File)
+	return nil
+}
+
+// writeWhole holds back what write makes until it is whole: half an export on standard output would look
+// like a whole one.
+func writeWhole(w io.Writer, write func(io.Writer) error) error {
+	var buf bytes.Buffer
+	if err := write(&buf); err != nil {
+		return err
+	}
+	if _, err := buf.WriteTo(w); err != nil {
+		return fmt.Errorf("cannot write the export: %w", err)
+	}
 	return nil
 }
 

@@ -34,7 +34,7 @@ type Config struct {
 }
 
 // ListenConfig holds the two listeners. The public one serves clients; the admin one serves /metrics to
-// everyone who reaches it, and /admin and /debug to holders of the admin token.
+// everyone who reaches it, and /debug to holders of the admin token, if there is one.
 type ListenConfig struct {
 	Public PublicListenConfig `yaml:"public"`
 	Admin  AdminListenConfig  `yaml:"admin"`
@@ -65,7 +65,7 @@ type AdminListenConfig struct {
 // LimitsConfig bounds what one request or one connection may take. The defaults are those of the HTTP
 // contract. There is no limit on a stream's total duration.
 type LimitsConfig struct {
-	BodyBytes        ByteSize      `yaml:"bodyBytes"`        // request body, as received and decoded
+	BodyBytes        ByteSize      `yaml:"bodyBytes"`        // request body
 	HeaderBytes      ByteSize      `yaml:"headerBytes"`      // request line and all headers together
 	HeaderRead       time.Duration `yaml:"headerRead"`       // for all headers of a request to arrive
 	BodyRead         time.Duration `yaml:"bodyRead"`         // for a whole body to arrive

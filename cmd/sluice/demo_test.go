@@ -166,14 +166,11 @@ func TestClientLeavesTheWholeStack(t *testing.T) {
 			if len(got) != 1 || got[0].Outcome != tenancy.OutcomeClientAborted || got[0].Phase != c.phase || got[0].InputTokens == 0 {
 				t.Fatalf("rows: %+v", got)
 			}
-			text := metricsText(t, a)
 			for _, gauge := range []string{
 				`sluice_http_requests_in_flight{route="/v1/chat/completions"} 0`, `sluice_ratelimit_open_reservations 0`, `sluice_ledger_open_intents 0`,
 				`sluice_client_disconnects_total{phase="` + string(c.phase) + `"} 1`,
 			} {
-				if !strings.Contains(text, gauge+"\n") {
-					t.Errorf("the metrics lack %s", gauge)
-				}
+				soon(t, "the metrics to say "+gauge, time.Second, func() bool { return strings.Contains(metricsText(t, a), gauge+"\n") })
 			}
 			for _, w := range a.fleet.Snapshot(time.Now()) {
 				if w.InFlight != 0 || w.Ahead != 0 {

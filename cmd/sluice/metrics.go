@@ -1,7 +1,7 @@
 package main
 
 import (
-	"runtime/debug"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -83,11 +83,7 @@ func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, re
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_build_info", Help: "Always 1."}, []string{"version", "go_version"})
 	policies := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_config_info", Help: "Always 1; the revision of the policies in force."}, []string{"digest"})
 	reg.MustRegister(info, policies, tenants, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	version, goVersion := "unknown", "unknown"
-	if b, ok := debug.ReadBuildInfo(); ok {
-		version, goVersion = b.Main.Version, b.GoVersion
-	}
-	info.WithLabelValues(version, goVersion).Set(1)
+	info.WithLabelValues(buildVersion(), runtime.Version()).Set(1)
 	policies.WithLabelValues(revision).Set(1)
 	return m
 }

@@ -261,7 +261,7 @@ func (m *TenantMetrics) Observe(row *tenancy.Row) {
 	if foldedTenant {
 		m.foldCounts[foldTenant].Add(1)
 	}
-	if foldedModel {
+	if foldedModel && row.Model != "" { // a request without a model has no name that could be folded
 		m.foldCounts[foldModel].Add(1)
 	}
 	c.requests[statusClass(row.Status)].Add(1)

@@ -37,6 +37,7 @@ func TestTenantMetrics(t *testing.T) {
 	euro := row("acme", "qwen", 200)
 	euro.Currency = "EUR"
 	m.Observe(euro)
+	m.Observe(&tenancy.Row{Tenant: "acme", Status: 404}) // names no model, so there is none to fold
 	held := m.Reserve("acme", "qwen", 1900)
 	want := `
 # HELP sluice_label_folds_total Requests counted under "other" because the label's value is not exported by name.
@@ -53,6 +54,7 @@ sluice_tenant_cost_microunits_total{currency="USD",model="qwen",tenant="other"} 
 sluice_tenant_cost_microunits_total{currency="other",model="qwen",tenant="acme"} 8
 # HELP sluice_tenant_requests_total Finished requests by tenant, model and class of HTTP status.
 # TYPE sluice_tenant_requests_total counter
+sluice_tenant_requests_total{model="other",status_class="4xx",tenant="acme"} 1
 sluice_tenant_requests_total{model="other",status_class="5xx",tenant="acme"} 1
 sluice_tenant_requests_total{model="other",status_class="other",tenant="other"} 1
 sluice_tenant_requests_total{model="qwen",status_class="2xx",tenant="acme"} 2
