@@ -31,7 +31,11 @@ build: native ## build bin/sluice
 
 .PHONY: native
 native: tools ## build the static tokenizer library (kept until its sources change)
-	@scoring/tokenize/native/build.sh
+	@# The first time, the Go packages that don't need it are compiled beside it: cargo leaves a core idle
+	@# for much of its time. What fails there fails again, and is shown, when it is built for good.
+	@warm=; [ -f scoring/tokenize/native/lib/stamp ] || { \
+	  $(GO) build -tags notokenizers -o /dev/null ./cmd/sluice >/dev/null 2>&1 & warm=$$!; }; \
+	scoring/tokenize/native/build.sh; [ -z "$$warm" ] || wait "$$warm" || true
 
 .PHONY: tools
 tools:
