@@ -222,6 +222,7 @@ func (ex *exchange) fillInput(ctx *fasthttp.RequestCtx, labels []string) {
 		return
 	}
 	r.Stream, r.N, r.MaxTokens = q.Stream, q.Choices(), q.MaxTokens
+	r.Prompts = int64(q.PromptCount)
 	r.InputTokensEstimate = int64(ex.estimate())
 	r.BodyBytes, r.MessageCount, r.ImageCount = int64(len(ex.body)), int64(q.MessageCount), int64(q.ImageCount)
 	r.Modalities = q.Modalities.AppendNames(nil)

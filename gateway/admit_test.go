@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
+	"github.com/sluicegate/sluice/policy"
 )
 
 // TestTextBeyondTheContext is estimated, not tokenised: the time and memory
@@ -31,6 +32,27 @@ func TestTextBeyondTheContext(t *testing.T) {
 		}
 		if int(tokenised.Load()) != tt.want {
 			t.Errorf("after %d bytes: tokenised %d times, want %d", tt.textBytes, tokenised.Load(), tt.want)
+		}
+	}
+}
+
+// TestPromptsOfACompletion are each answered, which policies reserve for.
+func TestPromptsOfACompletion(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+	r := newRig(t, []string{worker.URL()})
+	seen := make(chan int64, 1)
+	r.decider.set(func(_ context.Context, in *policy.Input) *policy.Decision {
+		seen <- in.Request.Prompts
+		return allow(in)
+	})
+	for prompt, want := range map[string]int64{`"a"`: 1, `["a","b","c"]`: 3, `[1,2,3]`: 1, `[[1],[2,3]]`: 2} {
+		c := r.dial()
+		c.Send("POST", "/v1/completions", `{"model":"m","prompt":`+prompt+`}`, "Authorization: Bearer "+goodKey, "Content-Type: application/json")
+		if resp, body := c.Answer(); resp.StatusCode != 200 {
+			t.Fatalf("%s: %d %s", prompt, resp.StatusCode, body)
+		}
+		if got := <-seen; got != want {
+			t.Errorf("%s: %d prompts, want %d", prompt, got, want)
 		}
 	}
 }

@@ -134,12 +134,15 @@ func (ex *exchange) prepare(ctx *fasthttp.RequestCtx) {
 	ex.body = ex.req.AppendRewrite(make([]byte, 0, len(ex.body)+192), ex.body, m)
 }
 
-// outputBound is the most output tokens that the request can ask for.
+// outputBound is the most output tokens that the request can ask for, as far as
+// that matters to anybody.
 func (ex *exchange) outputBound() int {
-	if ex.decision.MaxTokens != nil {
-		return int(*ex.decision.MaxTokens * max(ex.decision.N, 1))
+	if ex.decision.MaxTokens == nil {
+		return 0
 	}
-	return 0
+	const plenty = 1 << 40
+	choices := float64(max(ex.decision.N, 1)) * float64(max(ex.req.PromptCount, 1))
+	return int(min(float64(*ex.decision.MaxTokens)*choices, plenty))
 }
 
 var scratchPool = sync.Pool{New: func() any { return new([]byte) }}

@@ -36,6 +36,10 @@ type RequestInput struct {
 	Stream                             bool
 	// N is the larger of n and best_of, 1 when neither was given.
 	N int64
+	// Prompts is how many prompts are answered, each with N choices of their own;
+	// 0 counts as 1. No expression sees it: what a request may generate at most
+	// is multiplied by it.
+	Prompts int64
 	// MaxTokens is nil when the client gave none.
 	MaxTokens                                                *int64
 	InputTokensEstimate, BodyBytes, MessageCount, ImageCount int64

@@ -126,7 +126,11 @@ func (e *evaluation) costEstimate() (int64, error) {
 
 // outputTokens is what the request may generate at most.
 func (e *evaluation) outputTokens() (int64, error) {
-	return mulInt(e.effective.maxTokens, e.effective.n)
+	choices, err := mulInt(e.effective.n, max(e.in.Request.Prompts, 1))
+	if err != nil {
+		return 0, err
+	}
+	return mulInt(e.effective.maxTokens, choices)
 }
 
 // countedTokens is inputTokens for the evaluator's own use, which obeys absent

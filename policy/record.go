@@ -114,6 +114,7 @@ type RecordRequest struct {
 	ModelFamily         string            `json:"model_family"`
 	Stream              bool              `json:"stream"`
 	N                   int64             `json:"n"`
+	Prompts             int64             `json:"prompts,omitempty"`
 	MaxTokens           *int64            `json:"max_tokens,omitempty"`
 	InputTokensEstimate int64             `json:"input_tokens_estimate"`
 	InputTokens         *int64            `json:"input_tokens,omitempty"`
@@ -196,7 +197,7 @@ func (d *Decision) recordInput(in *Input, hash func(string) string) RecordInput 
 		Now: in.Now.UTC(),
 		Request: RecordRequest{
 			Operation: q.Operation, Dialect: q.Dialect, Method: q.Method, Path: q.Path,
-			Model: q.Model, RequestedModel: q.RequestedModel, ModelFamily: q.ModelFamily, Stream: q.Stream, N: q.N, MaxTokens: q.MaxTokens,
+			Model: q.Model, RequestedModel: q.RequestedModel, ModelFamily: q.ModelFamily, Stream: q.Stream, N: q.N, Prompts: q.Prompts, MaxTokens: q.MaxTokens,
 			InputTokensEstimate: q.InputTokensEstimate, BodyBytes: q.BodyBytes, MessageCount: q.MessageCount, ImageCount: q.ImageCount,
 			ToolNames: notNil(q.ToolNames), Modalities: notNil(q.Modalities), Headers: notNilMap(q.Headers),
 			SessionID: hashed(q.SessionID), User: hashed(q.User), SourceIP: hashed(&q.SourceIP),
