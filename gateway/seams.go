@@ -117,8 +117,10 @@ type Summary struct {
 	// not be reserved.
 	Decision *policy.Decision
 	Refused  []*policy.Limit
-	// Tokenised says that token ids were asked for, TokensKnown that they came.
+	// Tokenised says that token ids were asked for, TokensKnown that they came,
+	// and LocalTokens how many.
 	Tokenised, TokensKnown bool
+	LocalTokens            int
 	LedgerFailed           bool
 }
 

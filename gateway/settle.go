@@ -265,6 +265,9 @@ func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *S
 		Decision:  ex.decision,
 		Tokenised: ex.tokensTried, TokensKnown: ex.tokensKnown, LedgerFailed: ledgerFailed,
 	}
+	if ex.tokensKnown {
+		s.LocalTokens = len(ex.tokens)
+	}
 	for _, i := range ex.refused {
 		s.Refused = append(s.Refused, &ex.limits[i])
 	}

@@ -162,7 +162,7 @@ func (a *app) buildGateway() error {
 	meter := newMetrics(reg, tenants, a.docs.policies.Revision())
 	a.gateway, err = gateway.New(gc, gateway.Parts{
 		Router: a.fleet, Limiter: a.limiter, Tokenizer: a.tokens, Ledger: a.ledger,
-		Pricer: pricer{a.docs.prices}, Meter: meter, Health: a.checker, Log: a.log, Ready: a.notReady,
+		Pricer: pricer{a.docs.prices}, Meter: meters{meter, a.tokens}, Health: a.checker, Log: a.log, Ready: a.notReady,
 	}, &gateway.State{
 		Identifier: a.docs.directory, Policies: a.docs.policies, Models: models, Pools: pools, ModelPools: modelPools,
 	})
@@ -175,6 +175,19 @@ func (a *app) buildGateway() error {
 	})
 	a.pages, err = a.adminPages(reg)
 	return err
+}
+
+// meters tells the tokenizers of every request beside the metrics: an answer's
+// usage says how long the engine found the prompt.
+type meters struct {
+	*metrics
+	tokens *tokenizers
+}
+
+// Observe implements gateway.Meter.
+func (m meters) Observe(s *gateway.Summary) {
+	m.metrics.Observe(s)
+	m.tokens.observe(s)
 }
 
 // startTime is what model listings show as created.

@@ -45,6 +45,7 @@ var (
 	descKVSkipped   = desc("sluice_kv_skipped_events_total", "Events that could not be used.", "worker", "rank")
 	descKVReconnect = desc("sluice_kv_reconnects_total", "Connections made to the publisher.", "worker", "rank")
 	descTokenState  = desc("sluice_route_tokenizer_state", "1 for who computes the model's token ids: verified, unverified, remote, mismatch.", "model", "state")
+	descDisagreed   = desc("sluice_route_token_disagreements_total", "Answers whose prompt the engine found to be of another length than the local tokenizer.", "model")
 	descTokenised   = desc("sluice_route_tokenised_total", "Prompts tokenised by source.", "model", "source")
 	descCounters    = desc("sluice_ratelimit_counters", "Counters held.")
 	descLeases      = desc("sluice_ratelimit_open_reservations", "Reservations not yet settled.")
@@ -181,6 +182,7 @@ func (c *stateCollector) collectTokens(ch chan<- prometheus.Metric) {
 		for i, state := range tokenStates {
 			gauge(ch, descTokenState, oneIf(int32(i) == m.state.Load()), name, state)
 		}
+		counter(ch, descDisagreed, float64(m.disagreed.Load()), name)
 		counter(ch, descTokenised, float64(m.usedLocal.Load()), name, "local")
 		counter(ch, descTokenised, float64(m.usedRemote.Load()), name, "remote")
 		counter(ch, descTokenised, float64(m.failed.Load()), name, "failed")

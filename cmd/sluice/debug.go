@@ -83,6 +83,8 @@ type tokensPage struct {
 	Local  int64  `json:"local"`
 	Remote int64  `json:"remote"`
 	Failed int64  `json:"failed"`
+	// Disagreed counts answers whose usage says another prompt length.
+	Disagreed int64 `json:"disagreed"`
 }
 
 // fleetPage sums over all workers.
@@ -116,7 +118,7 @@ func (a *app) debugWorkers() any {
 	tokens := make(map[string]tokensPage)
 	for name, m := range a.tokens.models {
 		tokens[name] = tokensPage{
-			State: tokenState(m.state.Load()).String(), Local: m.usedLocal.Load(), Remote: m.usedRemote.Load(), Failed: m.failed.Load(),
+			State: tokenState(m.state.Load()).String(), Local: m.usedLocal.Load(), Remote: m.usedRemote.Load(), Failed: m.failed.Load(), Disagreed: m.disagreed.Load(),
 		}
 	}
 	st := a.fleet.Stats()

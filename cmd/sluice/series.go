@@ -62,6 +62,7 @@ func metricFamilies() []metricFamily {
 		{"sluice_route_cached_tokens_total", nil, 0},
 		{"sluice_route_prediction_relative_error", []string{"percentile"}, 0},
 		{"sluice_route_tokenizer_state", []string{"model", "state"}, 0},
+		{"sluice_route_token_disagreements_total", []string{"model"}, 0},
 		{"sluice_route_tokenised_total", []string{"model", "source"}, 0},
 		{"sluice_kv_index_keys", nil, 0},
 		{"sluice_kv_index_blocks", nil, 0},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/sluicegate/sluice/gateway/openai"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/scoring/tokenize"
+	"github.com/sluicegate/sluice/tenancy"
 )
 
 // tokenState says who computes a model's token ids, and how far that is
@@ -47,6 +49,7 @@ type tokenizers struct {
 	fleet  *scoring.Fleet
 	log    *slog.Logger
 	models map[string]*modelTokenizer // by name; does not change
+	wake   chan struct{}              // a model is to be compared again; holds one
 	pool   sync.Pool                  // of *tokenize.Prompts
 }
 
@@ -58,6 +61,10 @@ type modelTokenizer struct {
 	usedLocal      atomic.Int64 // requests answered locally
 	usedRemote     atomic.Int64
 	failed         atomic.Int64
+	// disagreed counts answers whose prompt the engine found to be of another
+	// length, inARow those since the last that agreed. doubted is when the
+	// tokenizer was last put in doubt, in Unix seconds.
+	disagreed, inARow, doubted atomic.Int64
 }
 
 // newTokenizers loads the models' tokenizers. In a build without native
@@ -65,8 +72,8 @@ type modelTokenizer struct {
 func newTokenizers(models []ModelConfig, load func(*ModelConfig) (*tokenize.Tokenizer, error), fleet *scoring.Fleet, log *slog.Logger) (*tokenizers, error) {
 	t := &tokenizers{
 		remote: tokenize.NewRemote(tokenize.RemoteOptions{}), fleet: fleet, log: log,
-		models: make(map[string]*modelTokenizer, len(models)),
-		pool:   sync.Pool{New: func() any { return new(tokenize.Prompts) }},
+		models: make(map[string]*modelTokenizer, len(models)), wake: make(chan struct{}, 1),
+		pool: sync.Pool{New: func() any { return new(tokenize.Prompts) }},
 	}
 	for i := range models {
 		m := &models[i]
@@ -147,7 +154,8 @@ func (t *tokenizers) Append(ctx context.Context, dst []uint32, model *gateway.Mo
 	return append(dst, prompts.IDs...), nil
 }
 
-// worker is the address of a ready worker that serves the model, or empty.
+// worker is the address of the ready worker with the least to do that serves
+// the model, or empty.
 func (t *tokenizers) worker(model string) string {
 	best, least := "", -1
 	for _, w := range t.fleet.Snapshot(time.Now()) {
@@ -158,31 +166,88 @@ func (t *tokenizers) worker(model string) string {
 	return best
 }
 
+// workers are the addresses of all ready workers that serve the model.
+func (t *tokenizers) workers(model string) (out []string) {
+	for _, w := range t.fleet.Snapshot(time.Now()) {
+		if w.Ready && slices.Contains(w.Models, model) {
+			out = append(out, w.Worker.Address)
+		}
+	}
+	return out
+}
+
 // verifyEvery is the pause between attempts to compare a local tokenizer with
 // a worker that isn't ready yet.
 const verifyEvery = 500 * time.Millisecond
 
-// Run compares each local tokenizer with a worker as soon as one is ready,
-// until all are judged or ctx ends. A model that disagrees is served by its
-// workers' /tokenize from then on.
+// Run compares each local tokenizer with the workers as soon as one is ready,
+// and again when answers put it in doubt, until ctx ends. A model that disagrees
+// is served by its workers' /tokenize from then on.
 func (t *tokenizers) Run(ctx context.Context) {
 	tick := time.NewTicker(verifyEvery)
 	defer tick.Stop()
 	for {
-		open := false
-		for _, m := range t.models {
-			if tokenState(m.state.Load()) == tokensUnverified {
-				open = !t.verify(ctx, m) || open
-			}
-		}
-		if !open {
-			return
+		retry := tick.C
+		if t.judge(ctx) {
+			retry = nil // until something is in doubt
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-t.wake:
+		case <-retry:
 		}
+	}
+}
+
+// judge compares what is to be compared. It reports false if something could
+// not be judged yet.
+func (t *tokenizers) judge(ctx context.Context) bool {
+	all := true
+	for _, m := range t.models {
+		if tokenState(m.state.Load()) == tokensUnverified && !t.verify(ctx, m) {
+			all = false
+		}
+	}
+	return all
+}
+
+const (
+	// doubtAfter answers in a row that disagree put a tokenizer in doubt. One
+	// alone may be a request that the engine cuts by a parameter of its own.
+	doubtAfter = 3
+	// doubtEvery bounds how often that happens to a model, since a client can
+	// bring such answers about.
+	doubtEvery = time.Minute
+)
+
+// observe compares the prompt's length of a whole answer with what the local
+// tokenizer made of it. It catches a worker that was started anew with another
+// tokenizer or template, and a shape of request that the probes don't have.
+func (t *tokenizers) observe(s *gateway.Summary) {
+	m := t.models[s.Row.Model]
+	if m == nil || s.LocalTokens == 0 || s.Row.Outcome != tenancy.OutcomeCompleted || s.Row.Flags.Has(tenancy.FlagEstimated) ||
+		tokenState(m.state.Load()) != tokensVerified {
+		return
+	}
+	if s.Row.InputTokens == int64(s.LocalTokens) {
+		m.inARow.Store(0)
+		return
+	}
+	m.disagreed.Add(1)
+	if m.inARow.Add(1) < doubtAfter {
+		return
+	}
+	now, last := s.Row.End().Unix(), m.doubted.Load()
+	if now-last < int64(doubtEvery/time.Second) || !m.doubted.CompareAndSwap(last, now) {
+		return
+	}
+	m.inARow.Store(0)
+	m.state.Store(int32(tokensUnverified))
+	t.log.Warn("answers say that prompts have another length than the local tokenizer finds; comparing it with the workers again", "model", m.name)
+	select {
+	case t.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -200,37 +265,48 @@ var probes = []struct {
 	{"completion", tokenize.Completion, `{"prompt":"Once upon a time\n\n  def f(x):\treturn x"}`},
 }
 
-// verify compares m's tokenizer with a ready worker. It reports false if
+// verify compares m's tokenizer with every ready worker. It reports false if
 // nothing could be judged.
 func (t *tokenizers) verify(ctx context.Context, m *modelTokenizer) bool {
-	base := t.worker(m.name)
-	if base == "" {
+	agreed := 0
+	for _, base := range t.workers(m.name) {
+		n, shape, err := t.compare(ctx, m, base)
+		switch {
+		case err != nil:
+			t.log.Debug("cannot compare token ids with a worker yet", "model", m.name, "error", err)
+			return false
+		case shape != "":
+			m.state.Store(int32(tokensMismatch))
+			t.log.Warn("the local tokenizer disagrees with the worker; asking workers from now on", "model", m.name, "shape", shape)
+			return true
+		}
+		agreed += n
+	}
+	if agreed == 0 {
 		return false
 	}
-	agreed := 0
+	m.state.Store(int32(tokensVerified))
+	t.log.Info("the local tokenizer agrees with the workers", "model", m.name, "comparisons", agreed)
+	return true
+}
+
+// compare puts the probes to the worker at base: how many agreed, and the shape
+// of the first that didn't.
+func (t *tokenizers) compare(ctx context.Context, m *modelTokenizer, base string) (agreed int, disagrees string, err error) {
 	for _, p := range probes {
 		var local, engine tokenize.Prompts
 		if err := t.remote.Append(ctx, base, m.upstream, &engine, p.kind, []byte(p.body)); err != nil {
-			var status *tokenize.StatusError
-			if errors.As(err, &status) && status.Code == 400 {
+			if status, ok := errors.AsType[*tokenize.StatusError](err); ok && status.Code == http.StatusBadRequest {
 				continue // this template has no such shape
 			}
-			t.log.Debug("cannot compare token ids with a worker yet", "model", m.name, "error", err)
-			return false
+			return 0, "", err
 		}
 		if err := m.local.Append(&local, p.kind, []byte(p.body)); err != nil || !slices.Equal(local.IDs, engine.IDs) {
-			m.state.Store(int32(tokensMismatch))
-			t.log.Warn("the local tokenizer disagrees with the worker; asking workers from now on",
-				"model", m.name, "shape", p.shape, "local_tokens", len(local.IDs), "worker_tokens", len(engine.IDs))
-			return true
+			return agreed, p.shape, nil
 		}
 		agreed++
 	}
-	if agreed > 0 {
-		m.state.Store(int32(tokensVerified))
-		t.log.Info("the local tokenizer agrees with the worker", "model", m.name, "shapes", agreed)
-	}
-	return agreed > 0
+	return agreed, "", nil
 }
 
 // judged reports whether every local tokenizer was compared with a worker.

@@ -4,8 +4,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/sluicegate/sluice/scoring/simworker"
 	"github.com/sluicegate/sluice/scoring/simworker/model"
 	"github.com/sluicegate/sluice/scoring/tokenize"
+	"github.com/sluicegate/sluice/tenancy"
 )
 
 // TestTokensFollowTheEngine loads what a configuration may name and holds it
@@ -81,7 +84,9 @@ func TestTokensFollowTheEngine(t *testing.T) {
 			}
 			defer tokens.Close()
 			fleet.SetReady(time.Now(), id, true, "")
-			tokens.Run(t.Context())
+			if !tokens.judge(t.Context()) {
+				t.Fatal("nothing could be judged")
+			}
 			if got := tokenState(tokens.models[demoModel].state.Load()); got != c.state {
 				t.Errorf("the state is %v, want %v", got, c.state)
 			}
@@ -99,4 +104,86 @@ func TestTokensFollowTheEngine(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAnswersPutATokenizerInDoubt swaps the engine's tokenizer behind the
+// gateway's back: three answers with another prompt length have it compared
+// again and set aside. Answers that agree in between, or too few that don't,
+// change nothing.
+func TestAnswersPutATokenizerInDoubt(t *testing.T) {
+	engine := &swappedTokenizer{Tokenizer: simworker.NewByteTokenizer()}
+	lent, err := tokenize.LoadFS(model.FS, tokenize.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lent.Close()
+	engine.first = &simTokenizer{local: lent, size: 4096}
+	cfg := simworker.DefaultConfig()
+	cfg.Model = demoModel
+	worker, err := simworker.Start(cfg, engine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer worker.Close()
+	fleet := scoring.NewFleet(scoring.DefaultConfig())
+	id, err := fleet.Add(time.Now(), scoring.WorkerSpec{Name: "w", Pool: "p", Address: worker.URL(), Models: []string{demoModel}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fleet.SetReady(time.Now(), id, true, "")
+	tokens, err := newTokenizers([]ModelConfig{{Name: demoModel, Upstream: demoModel}}, func(*ModelConfig) (*tokenize.Tokenizer, error) {
+		return tokenize.LoadFS(model.FS, tokenize.Options{})
+	}, fleet, newLogger(&bytes.Buffer{}, LogConfig{Level: "info", Format: "text"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tokens.Close()
+	done := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { defer close(done); tokens.Run(ctx) }()
+	defer func() { stop(); <-done }()
+	state := func() tokenState { return tokenState(tokens.models[demoModel].state.Load()) }
+	soon(t, "the tokenizer to be verified", stackPatience, func() bool { return state() == tokensVerified })
+
+	answer := func(engine int64) {
+		tokens.observe(&gateway.Summary{LocalTokens: 10, Row: &tenancy.Row{
+			Model: demoModel, Outcome: tenancy.OutcomeCompleted, InputTokens: engine, Start: time.Now(),
+		}})
+	}
+	engine.swapped.Store(true)
+	for _, n := range []int64{11, 11, 10, 11, 11, 10} {
+		answer(n)
+	}
+	if state() != tokensVerified {
+		t.Fatalf("the state is %v after two in a row", state())
+	}
+	for range doubtAfter {
+		answer(11)
+	}
+	soon(t, "the tokenizer to be set aside", stackPatience, func() bool { return state() == tokensMismatch })
+	if n := tokens.models[demoModel].disagreed.Load(); n != 7 {
+		t.Errorf("%d disagreements were counted, want 7", n)
+	}
+}
+
+// swappedTokenizer is an engine's tokenizer that becomes another one.
+type swappedTokenizer struct {
+	simworker.Tokenizer
+	first   simworker.Tokenizer
+	swapped atomic.Bool
+}
+
+func (s *swappedTokenizer) now() simworker.Tokenizer {
+	if s.swapped.Load() {
+		return s.Tokenizer
+	}
+	return s.first
+}
+
+// EncodeChat implements simworker.Tokenizer.
+func (s *swappedTokenizer) EncodeChat(body []byte) ([]uint32, error) { return s.now().EncodeChat(body) }
+
+// EncodeCompletion implements simworker.Tokenizer.
+func (s *swappedTokenizer) EncodeCompletion(body []byte) ([][]uint32, error) {
+	return s.now().EncodeCompletion(body)
 }
