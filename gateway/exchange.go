@@ -93,10 +93,10 @@ type reservedLimit struct {
 // worker. It does not block.
 func (ex *exchange) clientLeft() {
 	ex.gone.Store(true)
-	ex.cut()
 	if ex.mute.Load() {
-		ex.conn.mute()
+		ex.conn.mute() // before the owner wakes, who would answer
 	}
+	ex.cut()
 }
 
 // muteWhenGone makes sure that nothing is written to a client that has left or

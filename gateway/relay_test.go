@@ -242,7 +242,7 @@ func TestFailuresBeforeTheAnswer(t *testing.T) {
 			t.Parallel()
 			bad := gatewaytest.NewWorker(t, c.worker)
 			short := withConfig(func(cfg *Config) {
-				cfg.FirstByteStream, cfg.FirstByteUnary, cfg.StreamIdle = 300*time.Millisecond, 300*time.Millisecond, 300*time.Millisecond
+				cfg.FirstByteStream, cfg.FirstByteUnary, cfg.StreamIdle = time.Second, time.Second, time.Second
 			})
 			body := chatBody
 			if c.stream {
