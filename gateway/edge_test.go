@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -277,6 +278,41 @@ kind: AdmissionPolicyBinding
 metadata: { name: b }
 spec: { policyName: p, actions: [Deny] }
 `
+
+// TestShadowLimits: a binding that only audits counts in counters of its own and
+// says what it would have refused; the client sees nothing of it.
+func TestShadowLimits(t *testing.T) {
+	set, err := policy.Load(policy.Config{Pools: []policy.Pool{{Name: "p", Models: []string{"m"}}}}, fstest.MapFS{
+		"limits.yaml": &fstest.MapFile{Data: []byte(strings.Replace(limitPolicy, "[Deny]", "[Audit]", 1))},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, body := range map[string]string{"not streaming": chatBody, "stream": streamBody} {
+		t.Run(name, func(t *testing.T) {
+			worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a", "b"))
+			r := newRig(t, []string{worker.URL()})
+			st := *r.g.State()
+			st.Policies = set
+			r.g.Swap(&st)
+			for i := range 3 {
+				resp, text := r.chat(body).Answer()
+				if resp.StatusCode != 200 || resp.Header.Get("x-ratelimit-limit-requests") != "" {
+					t.Fatalf("got %d %v %s", resp.StatusCode, resp.Header, text)
+				}
+				eventually(t, "the request to be measured", func() bool { return r.meter.count() == i+1 })
+				var would []string
+				for _, ref := range r.meter.last().Decision.WouldDeny {
+					would = append(would, ref.Rule)
+				}
+				if want := map[bool][]string{true: {"p/rpm"}}[i == 2]; !slices.Equal(would, want) {
+					t.Errorf("request %d: would deny %v, want %v", i, would, want)
+				}
+			}
+			r.idle()
+		})
+	}
+}
 
 // TestLimitHeaders shows the reservation on success and the refusing limit on
 // a 429.

@@ -57,6 +57,8 @@ type exchange struct {
 	input           policy.Input
 	decision        *policy.Decision
 	limits          []policy.Limit
+	unreserve       func() // takes the reserved tokens off the gauge; nil if there are none
+	shadowed        bool   // the bindings that only audit were judged
 	reserved        []reservedLimit
 	refused         []int
 	refusedViews    []refusedView

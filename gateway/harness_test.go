@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -189,6 +190,9 @@ func (r *rig) idle() {
 			r.t.Errorf("worker %s is left with %d requests and %d tokens ahead", w.Worker.Name, w.InFlight, w.Ahead)
 		}
 	}
+	if n := r.meter.reserved.Load(); n != 0 {
+		r.t.Errorf("%d tokens are left reserved", n)
+	}
 	if n := r.limiter.Stats().OpenLeases; n != 0 {
 		r.t.Errorf("%d leases are left open", n)
 	}
@@ -309,6 +313,7 @@ type memoryMeter struct {
 	mu        sync.Mutex
 	summaries []*Summary
 	auth      []string
+	reserved  atomic.Int64
 	framing   []string
 }
 
@@ -316,6 +321,11 @@ func (m *memoryMeter) Observe(s *Summary) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.summaries = append(m.summaries, s)
+}
+
+func (m *memoryMeter) Reserved(_, _ string, tokens int64) func() {
+	m.reserved.Add(tokens)
+	return func() { m.reserved.Add(-tokens) }
 }
 
 func (m *memoryMeter) AuthFailed(reason string) {
@@ -328,6 +338,12 @@ func (m *memoryMeter) FramingRejected(reason string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.framing = append(m.framing, reason)
+}
+
+func (m *memoryMeter) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.summaries)
 }
 
 func (m *memoryMeter) last() *Summary {

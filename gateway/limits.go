@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"strconv"
 	"time"
 
@@ -31,6 +32,7 @@ func (ex *exchange) reserve(ctx *fasthttp.RequestCtx) *rejection {
 		failed = append(failed, ex.take(now, enforced, indices)...)
 	}
 	if len(failed) == 0 {
+		ex.countReserved()
 		return nil
 	}
 	for _, f := range failed {
@@ -38,10 +40,59 @@ func (ex *exchange) reserve(ctx *fasthttp.RequestCtx) *rejection {
 	}
 	d.RefuseLimits(failed)
 	if d.Allow {
+		ex.countReserved()
 		return nil
 	}
 	ex.setRefusedHeaders(ctx)
 	return ex.denied()
+}
+
+// countReserved shows the tokens that the request holds: of several limits in
+// tokens, the most that one of them has reserved.
+func (ex *exchange) countReserved() {
+	tokens := int64(0)
+	for i := range ex.limits {
+		if l := &ex.limits[i]; l.Mode == policy.Enforced && dimension(l.Unit) == "tokens" {
+			tokens = max(tokens, l.Estimate)
+		}
+	}
+	if tokens > 0 && ex.model != nil {
+		ex.unreserve = ex.g.parts.Meter.Reserved(ex.principal.Tenant.ID, ex.model.Name, tokens)
+	}
+}
+
+// uncountReserved undoes countReserved; a second call does nothing.
+func (ex *exchange) uncountReserved() {
+	if ex.unreserve != nil {
+		ex.unreserve()
+		ex.unreserve = nil
+	}
+}
+
+// shadow judges the bindings that only audit, once, and reserves each of their
+// limits by itself: what they would refuse is counted and logged, and touches
+// nothing that the client sees. A stream comes here when its first events are
+// on their way, every other answer when it is settled.
+func (ex *exchange) shadow() {
+	d := ex.decision
+	if d == nil || ex.shadowed {
+		return
+	}
+	ex.shadowed = true
+	live := len(d.Limits)
+	ex.st.Policies.Shadow(context.Background(), &ex.input, d)
+	if len(d.Limits) == live {
+		return
+	}
+	ex.limits = d.Limits
+	now := time.Now()
+	var failed []policy.LimitFailure
+	for i := live; i < len(ex.limits); i++ {
+		failed = append(failed, ex.take(now, []ratelimit.Claim{claim(&ex.limits[i])}, []int{i})...)
+	}
+	if len(failed) > 0 {
+		d.RefuseLimits(failed)
+	}
 }
 
 // take reserves claims together and remembers the lease, or says which failed.

@@ -79,6 +79,9 @@ type Meter interface {
 	Observe(s *Summary)
 	FramingRejected(reason string)
 	AuthFailed(reason string)
+	// Reserved is told of the tokens that a request has reserved; release is
+	// called once, when they are settled.
+	Reserved(tenant, model string, tokens int64) (release func())
 }
 
 // Health is told how workers behaved, as seen by requests.

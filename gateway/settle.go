@@ -111,10 +111,9 @@ func (ex *exchange) finish(end ending) {
 	if ex.g.parts.Pricer != nil && ex.model != nil {
 		ex.g.parts.Pricer.Price(row)
 	}
+	ex.shadow()
 	ex.settleLimits(now, &end.charge, row)
-	if ex.decision != nil {
-		ex.st.Policies.Shadow(context.Background(), &ex.input, ex.decision)
-	}
+	ex.uncountReserved()
 	ledgerErr := ex.record(row)
 	ex.discard()
 	ex.g.parts.Meter.Observe(ex.summary(&end, row, ledgerErr != nil))
@@ -131,6 +130,7 @@ func (ex *exchange) release() {
 			r.lease.Settle(time.Now(), nil) // nothing, if it has been settled
 		}
 	}
+	ex.uncountReserved()
 	ex.discard()
 	ex.releaseBody()
 	if ex.req != nil {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -151,6 +152,10 @@ func TestClientLeavesTheWholeStack(t *testing.T) {
 				fmt.Sprintf(`{"model":"demo-chat","stream":%v,"ignore_eos":true,"max_tokens":8000,"messages":[{"role":"user","content":"a long story, please"}]}`, c.stream),
 				"Authorization: Bearer "+d.keys["globex"])
 			soon(t, "a worker to have the request", stackPatience, func() bool { return open(d) == 1 })
+			reserved := regexp.MustCompile(`sluice_tenant_reserved_tokens\{model="demo-chat",tenant="globex"\} [1-9]`)
+			if !reserved.MatchString(metricsText(t, a)) {
+				t.Error("the metrics show no reserved tokens while the request runs")
+			}
 			if c.events > 0 {
 				events := gatewaytest.NewEventReader(client.Head().Body)
 				for range c.events {
@@ -169,6 +174,7 @@ func TestClientLeavesTheWholeStack(t *testing.T) {
 			for _, gauge := range []string{
 				`sluice_http_requests_in_flight{route="/v1/chat/completions"} 0`, `sluice_ratelimit_open_reservations 0`, `sluice_ledger_open_intents 0`,
 				`sluice_client_disconnects_total{phase="` + string(c.phase) + `"} 1`,
+				`sluice_tenant_reserved_tokens{model="demo-chat",tenant="globex"} 0`,
 			} {
 				soon(t, "the metrics to say "+gauge, time.Second, func() bool { return strings.Contains(metricsText(t, a), gauge+"\n") })
 			}

@@ -91,6 +91,12 @@ func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, re
 // AuthFailed implements gateway.Meter.
 func (m *metrics) AuthFailed(reason string) { m.auth.WithLabelValues(reason).Inc() }
 
+// Reserved implements gateway.Meter.
+func (m *metrics) Reserved(tenant, model string, tokens int64) (release func()) {
+	r := m.tenants.Reserve(tenant, model, tokens)
+	return r.Release
+}
+
 // FramingRejected implements gateway.Meter.
 func (m *metrics) FramingRejected(reason string) { m.framing.WithLabelValues(reason).Inc() }
 
