@@ -77,8 +77,6 @@ type State struct {
 	Policies   Decider
 	Models     *Models
 	Pools      map[string]Pool
-	// Allowed pools of each model, by model name, in configuration order.
-	ModelPools map[string][]string
 }
 
 // Parts are what a Gateway works with; all but Classifier, Health and Log must

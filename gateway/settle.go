@@ -290,6 +290,13 @@ func (ex *exchange) log(end *ending, row *tenancy.Row, ledgerErr error) {
 	if ledgerErr != nil {
 		ex.g.log.LogAttrs(ctx, slog.LevelError, "cannot record a request in the ledger", append(rowAttrs(row), slog.Any("error", ledgerErr))...)
 	}
+	if d := ex.decision; d != nil {
+		for _, e := range d.Errors {
+			// The detail can hold values that policies see, never text of a prompt.
+			ex.g.log.LogAttrs(ctx, slog.LevelWarn, "policy error", slog.String("id", row.ID), slog.String("rule", e.Rule),
+				slog.String("binding", e.Binding), slog.String("kind", string(e.ErrorKind)), slog.String("detail", e.Detail))
+		}
+	}
 	level := slog.LevelInfo
 	if end.status == fasthttp.StatusInternalServerError || end.status == fasthttp.StatusBadGateway {
 		level = slog.LevelWarn

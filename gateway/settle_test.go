@@ -1,13 +1,16 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
 	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/tenancy"
 )
 
@@ -80,5 +83,21 @@ func TestClientLeavesAtTheEnd(t *testing.T) {
 	close(dialled)
 	if row := r.row(); row.Outcome != tenancy.OutcomeCompleted || row.Status != 200 || row.InputTokens != 10 || row.OutputTokens != 1 {
 		t.Errorf("row %+v", row)
+	}
+}
+
+// TestPolicyErrorsAreLogged: what a rule died of is for whoever owns it, in the
+// log and nowhere else.
+func TestPolicyErrorsAreLogged(t *testing.T) {
+	var out bytes.Buffer
+	ex := &exchange{
+		g: &Gateway{log: slog.New(slog.NewTextHandler(&out, nil))}, route: routeChat,
+		decision: &policy.Decision{Errors: []policy.RuleRef{{Rule: "a/b", Binding: "c", ErrorKind: policy.ErrorValue, Detail: "no such key: zone"}}},
+	}
+	ex.log(&ending{status: 403}, &tenancy.Row{ID: "r1"}, nil)
+	for _, want := range []string{`msg="policy error" id=r1 rule=a/b binding=c`, `detail="no such key: zone"`, "msg=request"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the log lacks %s:\n%s", want, out.String())
+		}
 	}
 }

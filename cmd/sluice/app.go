@@ -150,7 +150,7 @@ func (a *app) buildGateway() error {
 	if err != nil {
 		return fmt.Errorf("cannot use the models: %w", err)
 	}
-	pools, modelPools, err := gatewayPools(a.cfg)
+	pools, err := gatewayPools(a.cfg)
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (a *app) buildGateway() error {
 		Router: a.fleet, Limiter: a.limiter, Tokenizer: a.tokens, Ledger: a.ledger,
 		Pricer: pricer{a.docs.prices}, Meter: meters{meter, a.tokens}, Health: a.checker, Log: a.log, Ready: a.notReady,
 	}, &gateway.State{
-		Identifier: a.docs.directory, Policies: a.docs.policies, Models: models, Pools: pools, ModelPools: modelPools,
+		Identifier: a.docs.directory, Policies: a.docs.policies, Models: models, Pools: pools,
 	})
 	if err != nil {
 		return err

@@ -61,25 +61,20 @@ func gatewayModels(cfg *Config, created int64) []gateway.Model {
 	return list
 }
 
-// gatewayPools returns the pools with their workers' API keys, and the pools of each model in the
-// configuration's order.
-func gatewayPools(cfg *Config) (map[string]gateway.Pool, map[string][]string, error) {
+// gatewayPools returns the pools with their workers' API keys.
+func gatewayPools(cfg *Config) (map[string]gateway.Pool, error) {
 	pools := make(map[string]gateway.Pool, len(cfg.Pools))
-	ofModel := make(map[string][]string, len(cfg.Models))
 	for i := range cfg.Pools {
 		p := &cfg.Pools[i]
 		var gp gateway.Pool
 		if p.APIKeyFile != "" {
 			key, err := readSecretText(p.APIKeyFile)
 			if err != nil {
-				return nil, nil, fmt.Errorf("cannot read pools[%d].apiKeyFile: %w", i, err)
+				return nil, fmt.Errorf("cannot read pools[%d].apiKeyFile: %w", i, err)
 			}
 			gp.APIKey = key
 		}
 		pools[p.Name] = gp
-		for _, m := range p.Models {
-			ofModel[m] = append(ofModel[m], p.Name)
-		}
 	}
-	return pools, ofModel, nil
+	return pools, nil
 }
