@@ -287,6 +287,8 @@ func (w *world) settle() {
 func TestMachineModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
+		// An action that makes no sense in the present state is drawn anew; rapid
+		// fails the test if too few are left.
 		need := func(ok bool) {
 			if !ok {
 				t.Skip()
