@@ -2,6 +2,7 @@ package scoring
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -11,6 +12,8 @@ type Config struct {
 	// Seed seeds the generator that breaks ties. Equal seeds and equal calls
 	// give equal picks.
 	Seed uint64
+	// Strategy says how a worker is chosen; the zero value is the prediction.
+	Strategy Strategy
 
 	// BlockSize is assumed for a worker whose own block size is not known yet,
 	// in tokens.
@@ -36,6 +39,11 @@ type Config struct {
 	// requests gives way to what its pool knows, so that a worker that was slow
 	// once is tried again.
 	IdleHalfLife time.Duration
+
+	// SlowStart is how long a worker that has become ready is spared while
+	// others are past theirs: it is a candidate for a tenth of the picks at
+	// first, and for a share that grows evenly to all of them. 0 is at once.
+	SlowStart time.Duration
 
 	// MaxBlocks bounds the view of one rank of a worker whose capacity is not
 	// known, and of the tiers below the device, in blocks.
@@ -65,6 +73,7 @@ func DefaultConfig() Config {
 		SpeculativeKeys: 1 << 20,
 		LoadStale:       5 * time.Second,
 		IdleHalfLife:    30 * time.Second,
+		SlowStart:       10 * time.Second,
 		MaxBlocks:       1 << 20,
 		HeldBlocks:      4096,
 		Prior: Coefficients{
@@ -108,6 +117,7 @@ func (c *Config) Validate() error {
 		{"SpeculativeTTL", c.SpeculativeTTL, 2 * time.Second, 5 * time.Second},
 		{"LoadStale", c.LoadStale, 100 * time.Millisecond, time.Minute},
 		{"IdleHalfLife", c.IdleHalfLife, time.Second, time.Hour},
+		{"SlowStart", c.SlowStart, 0, time.Hour},
 		{"Prior.Base", c.Prior.Base, minBase, maxBase},
 		{"Prior.PerKilo", c.Prior.PerKilo, minPerKilo, maxPerKilo},
 		{"Prior.PerSeq", c.Prior.PerSeq, 0, maxPerSeq},
@@ -117,6 +127,9 @@ func (c *Config) Validate() error {
 		if f.v < f.lo || f.v > f.hi {
 			return fmt.Errorf("scoring: %s is %s; it must be between %s and %s", f.name, f.v, f.lo, f.hi)
 		}
+	}
+	if c.Strategy >= strategies {
+		return fmt.Errorf("scoring: Strategy is %d; it must be one of %s", c.Strategy, strings.Join(strategyNames[:], ", "))
 	}
 	for _, f := range []struct {
 		name string

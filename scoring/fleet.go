@@ -138,6 +138,7 @@ func (f *Fleet) SetReady(now time.Time, id WorkerID, ready bool, reason string) 
 	}
 	if ready && !w.ready {
 		w.predictor.logSpeed = 0
+		w.readySince = now
 	}
 	w.ready, w.reason = ready, reason
 }

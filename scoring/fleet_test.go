@@ -17,7 +17,11 @@ var epoch = time.Unix(1_800_000_000, 0)
 func testFleet(t testing.TB, n int) (*Fleet, []WorkerID) {
 	t.Helper()
 	f := NewFleet(DefaultConfig())
-	var ids []WorkerID
+	return f, addWorkers(t, f, n)
+}
+
+func addWorkers(t testing.TB, f *Fleet, n int) (ids []WorkerID) {
+	t.Helper()
 	for i := range n {
 		id, err := f.Add(epoch, WorkerSpec{Name: fmt.Sprintf("w%d", i), Pool: "p", Address: "a", Models: []string{"m"}})
 		if err != nil {
@@ -28,7 +32,7 @@ func testFleet(t testing.TB, n int) (*Fleet, []WorkerID) {
 		f.SetCapacity(id, 2, 1<<16)
 		ids = append(ids, id)
 	}
-	return f, ids
+	return ids
 }
 
 func pick(t testing.TB, f *Fleet, now time.Time, req *Request) *Reservation {

@@ -36,6 +36,9 @@ type Request struct {
 const (
 	tieShare = 0.01
 	tieFloor = 0.0005
+	// leastShare is the share of picks that a worker is a candidate for when
+	// its slow start begins.
+	leastShare = 0.1
 )
 
 // Pick chooses the worker with the least predicted TTFT, ties by fewest requests
@@ -64,7 +67,7 @@ func (f *Fleet) gather(now time.Time, req *Request, s *scratch) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.reset()
-	serving := false
+	serving, warm := false, 0
 	for _, w := range f.workers {
 		if !w.serves(req.Model) || !slices.Contains(req.Pools, w.spec.Pool) {
 			continue
@@ -72,7 +75,13 @@ func (f *Fleet) gather(now time.Time, req *Request, s *scratch) error {
 		serving = true
 		if w.ready && !slices.Contains(req.Exclude, w.id) {
 			s.add(w, req, f.cfg.BlockSize)
+			if !w.starting(now, f.cfg.SlowStart) {
+				warm++
+			}
 		}
+	}
+	if warm > 0 && warm < len(s.candidates) {
+		f.holdBack(now, s)
 	}
 	if len(s.candidates) == 0 {
 		if serving {
@@ -86,6 +95,20 @@ func (f *Fleet) gather(now time.Time, req *Request, s *scratch) error {
 	f.soon.expire(now)
 	s.expected = f.soon.added
 	return nil
+}
+
+// holdBack takes workers that have just become ready out of most picks, at
+// first out of nine in ten, then less and less. It requires that f.mu is held
+// and that another candidate is left.
+func (f *Fleet) holdBack(now time.Time, s *scratch) {
+	s.candidates = slices.DeleteFunc(s.candidates, func(c candidate) bool {
+		w := c.worker
+		if !w.starting(now, f.cfg.SlowStart) {
+			return false
+		}
+		share := max(leastShare, now.Sub(w.readySince).Seconds()/f.cfg.SlowStart.Seconds())
+		return f.rng.Float64() >= share
+	})
 }
 
 // reserve chooses among the candidates and counts the load. It returns nil when
@@ -106,7 +129,12 @@ func (f *Fleet) reserve(now time.Time, req *Request, s *scratch) *Reservation {
 	for i := range s.candidates {
 		f.predict(now, &s.candidates[i])
 	}
-	c := f.choose(s)
+	var c *candidate
+	if by := f.cfg.Strategy; by == StrategyTTFT {
+		c = f.choose(s)
+	} else {
+		c = f.chooseBy(s, by)
+	}
 	r := f.count(now, req, s, c)
 	f.keep(req, s, r)
 	return r
@@ -177,9 +205,10 @@ func (f *Fleet) count(now time.Time, req *Request, s *scratch, c *candidate) *Re
 		unary: req.Unary, work: c.work, pairs: c.pairs, x: c.x, raw: c.raw, fixed: c.fixed,
 	}
 	c.worker.push(now, r)
-	c.worker.picks++
 	f.inFlight++
 	f.stats.Picks++
+	c.worker.picks++
+	c.worker.lastPick = f.stats.Picks
 	f.stats.PromptTokens += int64(r.prompt)
 	f.stats.CachedTokens += int64(r.cached)
 	if req.Tokens == nil {

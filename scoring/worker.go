@@ -130,6 +130,8 @@ type worker struct {
 	ready   bool
 	reason  string
 	removed bool
+	// readySince is when it last became ready.
+	readySince time.Time
 
 	// views holds one view for each rank heard of, rank 0 first and always.
 	views                  []*view
@@ -139,10 +141,17 @@ type worker struct {
 	workload
 
 	picks, firstTokens, failures int64
+	// lastPick is the number of the fleet's pick that last chose it.
+	lastPick int64
 }
 
 func (w *worker) info() WorkerInfo {
 	return WorkerInfo{ID: w.id, Name: w.spec.Name, Pool: w.spec.Pool, Address: w.spec.Address}
+}
+
+// starting reports whether the worker is in its slow start.
+func (w *worker) starting(now time.Time, slowStart time.Duration) bool {
+	return now.Sub(w.readySince) < slowStart
 }
 
 func (w *worker) serves(model string) bool {

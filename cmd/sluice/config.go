@@ -152,6 +152,7 @@ type HealthConfig struct {
 // ScoringConfig tunes the prediction of the time to first token. It describes an engine that nothing has
 // been learned about yet; each worker's own values are learned from there.
 type ScoringConfig struct {
+	Strategy       string        `yaml:"strategy"`       // how a worker is chosen
 	BlockSize      int           `yaml:"blockSize"`      // tokens, of a worker that has not said
 	BatchTokens    int           `yaml:"batchTokens"`    // the engine's --max-num-batched-tokens
 	MaxSeqs        int           `yaml:"maxSeqs"`        // the engine's --max-num-seqs
@@ -173,6 +174,9 @@ type PriorConfig struct {
 func (c *ScoringConfig) fleet(seed uint64) scoring.Config {
 	f := scoring.DefaultConfig()
 	f.Seed = seed
+	if by, err := scoring.ParseStrategy(c.Strategy); err == nil { // Validate has reported the rest
+		f.Strategy = by
+	}
 	f.BlockSize, f.BatchTokens, f.MaxSeqs = c.BlockSize, c.BatchTokens, c.MaxSeqs
 	f.SpeculativeTTL, f.LoadStale, f.IdleHalfLife = c.SpeculativeTTL, c.LoadStale, c.IdleHalfLife
 	f.Prior = scoring.Coefficients(c.Prior)
@@ -183,6 +187,7 @@ func (c *ScoringConfig) fleet(seed uint64) scoring.Config {
 func defaultScoring() ScoringConfig {
 	f := scoring.DefaultConfig()
 	return ScoringConfig{
+		Strategy:  f.Strategy.String(),
 		BlockSize: f.BlockSize, BatchTokens: f.BatchTokens, MaxSeqs: f.MaxSeqs,
 		SpeculativeTTL: f.SpeculativeTTL, LoadStale: f.LoadStale, IdleHalfLife: f.IdleHalfLife,
 		Prior: PriorConfig(f.Prior),

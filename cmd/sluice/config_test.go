@@ -100,6 +100,7 @@ func TestLoadConfigFull(t *testing.T) {
 		}},
 		Health: HealthConfig{Interval: 2 * time.Second, Timeout: 500 * time.Millisecond, UnhealthyAfter: 3, HealthyAfter: 2, MetricsInterval: 5 * time.Second},
 		Scoring: ScoringConfig{
+			Strategy:  "least-loaded",
 			BlockSize: 32, BatchTokens: 1024, MaxSeqs: 8, SpeculativeTTL: 2 * time.Second, LoadStale: time.Second, IdleHalfLife: time.Minute,
 			Prior: PriorConfig{Base: 60 * time.Millisecond, PerKilo: 400 * time.Millisecond, PerSeq: time.Millisecond, Attention: 2 * time.Millisecond},
 		},

@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sluicegate/sluice/scoring"
 )
 
 // validator checks a decoded configuration as a whole. Every check goes on after a failure, so that one
@@ -304,6 +306,9 @@ func (v *validator) pacing() {
 	v.duration("health.metricsInterval", h.MetricsInterval, 10*time.Millisecond, time.Hour)
 	v.count("health.unhealthyAfter", int64(h.UnhealthyAfter), 1, 1000)
 	v.count("health.healthyAfter", int64(h.HealthyAfter), 1, 1000)
+	if _, err := scoring.ParseStrategy(v.cfg.Scoring.Strategy); err != nil {
+		v.errorf("scoring.strategy", "%v", err)
+	}
 	fleet := v.cfg.Scoring.fleet(0)
 	if err := fleet.Validate(); err != nil {
 		v.scoring(err)
