@@ -49,13 +49,15 @@ type scratch struct {
 	// expected is how many speculative entries had been made before the
 	// look-up.
 	expected uint64
+	// trials says that workers on trial are the only candidates.
+	trials bool
 }
 
 // reset empties s and keeps its memory.
 func (s *scratch) reset() {
 	clear(s.candidates) // releases the workers of the last pick
 	clear(s.views)
-	s.candidates, s.views, s.chains = s.candidates[:0], s.views[:0], s.chains[:0]
+	s.candidates, s.views, s.chains, s.trials = s.candidates[:0], s.views[:0], s.chains[:0], false
 }
 
 // add makes a worker a candidate. It requires that the fleet's mu is held.

@@ -77,7 +77,7 @@ func (f *Fleet) Add(now time.Time, spec WorkerSpec) (WorkerID, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, w := range f.workers {
-		if w.spec.Name == spec.Name {
+		if w.spec.Name == spec.Name && !w.retired {
 			return 0, fmt.Errorf("cannot add worker %q: the name is taken by worker %d", spec.Name, w.id)
 		}
 	}
@@ -133,7 +133,7 @@ func (f *Fleet) SetReady(now time.Time, id WorkerID, ready bool, reason string) 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	w := f.byID[id]
-	if w == nil {
+	if w == nil || w.retired {
 		return
 	}
 	if ready && !w.ready {

@@ -69,11 +69,11 @@ func (f *Fleet) gather(now time.Time, req *Request, s *scratch) error {
 	s.reset()
 	serving, warm := false, 0
 	for _, w := range f.workers {
-		if !w.serves(req.Model) || !slices.Contains(req.Pools, w.spec.Pool) {
+		if w.retired || !w.serves(req.Model) || !slices.Contains(req.Pools, w.spec.Pool) {
 			continue
 		}
 		serving = true
-		if w.ready && !slices.Contains(req.Exclude, w.id) {
+		if w.ready && !w.busyTrial() && !slices.Contains(req.Exclude, w.id) {
 			s.add(w, req, f.cfg.BlockSize)
 			if !w.starting(now, f.cfg.SlowStart) {
 				warm++
@@ -82,6 +82,9 @@ func (f *Fleet) gather(now time.Time, req *Request, s *scratch) error {
 	}
 	if warm > 0 && warm < len(s.candidates) {
 		f.holdBack(now, s)
+	}
+	if len(s.candidates) == 0 && serving {
+		f.addTrials(req, s)
 	}
 	if len(s.candidates) == 0 {
 		if serving {
@@ -117,7 +120,7 @@ func (f *Fleet) reserve(now time.Time, req *Request, s *scratch) *Reservation {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.candidates = slices.DeleteFunc(s.candidates, func(c candidate) bool {
-		return c.worker.removed || !c.worker.ready
+		return c.worker.removed || !c.worker.ready || !s.trials && c.worker.busyTrial()
 	})
 	if len(s.candidates) == 0 {
 		return nil

@@ -14,6 +14,11 @@ type WorkerSnapshot struct {
 	// Ready says whether the worker may be picked; Reason says why not.
 	Ready  bool
 	Reason string
+	// Retired says that it only finishes what it has, see [Fleet.Retire]. Another
+	// worker may have its name by now.
+	Retired bool
+	// Trial says that it gets one request at a time, see [Fleet.SetTrial].
+	Trial bool
 	// Views holds one entry per rank that was heard of, by rank.
 	Views []ViewSnapshot
 	// InFlight counts the requests sent and not finished, Prefilling those of
@@ -108,7 +113,7 @@ type Stats struct {
 	Keys, Blocks, Held, Speculative int
 	// Bytes is the memory of the index's tables.
 	Bytes int
-	// Workers and ReadyWorkers count the fleet.
+	// Workers and ReadyWorkers count the fleet without those that are retired.
 	Workers, ReadyWorkers int
 	// InFlight counts the open reservations.
 	InFlight int
@@ -196,7 +201,7 @@ func (f *Fleet) snapshot(now time.Time, w *worker) WorkerSnapshot {
 	speed := p.speed(now, f.cfg.IdleHalfLife)
 	return WorkerSnapshot{
 		Worker: w.info(), Models: slices.Clone(w.spec.Models), Adapters: slices.Clone(w.spec.Adapters),
-		Ready: w.ready, Reason: w.reason, Added: w.added,
+		Ready: w.ready, Reason: w.reason, Retired: w.retired, Trial: w.trial, Added: w.added,
 		InFlight: w.inFlight(), Prefilling: w.prefilling,
 		Ahead:        int(w.ahead(now, p.rate(speed), f.cfg.BatchTokens)),
 		Coefficients: p.coef.coefficients(), Speed: speed, Trained: p.trained,
@@ -219,9 +224,12 @@ func (f *Fleet) Stats() Stats {
 	st := f.stats
 	st.ErrorP50, st.ErrorP90 = f.errors.quantiles()
 	st.Speculative = f.soon.keys
-	st.Workers, st.InFlight = len(f.workers), f.inFlight
+	st.InFlight = f.inFlight
 	var views []*view
 	for _, w := range f.workers {
+		if !w.retired {
+			st.Workers++
+		}
 		if w.ready {
 			st.ReadyWorkers++
 		}

@@ -11,7 +11,7 @@ type WorkerID uint32
 
 // WorkerSpec says who a worker is and what it serves.
 type WorkerSpec struct {
-	// Name is unique among the workers of a fleet.
+	// Name is unique among the workers of a fleet that are not retired.
 	Name string
 	// Pool is the group it belongs to; policies permit pools.
 	Pool string
@@ -132,6 +132,8 @@ type worker struct {
 	removed bool
 	// readySince is when it last became ready.
 	readySince time.Time
+	// retired is set by Retire, trial by SetTrial.
+	retired, trial bool
 
 	// views holds one view for each rank heard of, rank 0 first and always.
 	views                  []*view

@@ -1,0 +1,63 @@
+package scoring
+
+import "slices"
+
+// Retire takes a worker out of every later pick for good, as the first half of
+// [Fleet.Remove]: its name is free for another worker at once, while the
+// requests it has go on and count as before. SetReady no longer concerns it.
+// The caller removes it when [Fleet.InFlight] is 0, or when it has waited for
+// long enough.
+func (f *Fleet) Retire(id WorkerID, reason string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w := f.byID[id]; w != nil {
+		w.retired, w.ready, w.reason = true, false, reason
+	}
+}
+
+// InFlight is the number of requests that the worker has and that are not done;
+// 0 for a worker that is gone.
+func (f *Fleet) InFlight(id WorkerID) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w := f.byID[id]; w != nil {
+		return w.inFlight()
+	}
+	return 0
+}
+
+// SetTrial says whether the worker has to prove itself first: while on trial it
+// is given one request at a time, unless no other worker can take a request.
+func (f *Fleet) SetTrial(id WorkerID, on bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w := f.byID[id]; w != nil {
+		w.trial = on
+	}
+}
+
+// SetAdapters replaces the names of the LoRA adapters that the worker has
+// loaded; see [WorkerSpec.Adapters]. Blocks that its cache holds of an adapter
+// stay known, as they stay in the engine's cache. adapters is copied.
+func (f *Fleet) SetAdapters(id WorkerID, adapters []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w := f.byID[id]; w != nil {
+		w.spec.Adapters = slices.Clone(adapters)
+	}
+}
+
+// busyTrial reports whether the worker is on trial and has its one request. It
+// requires that the fleet's mu is held.
+func (w *worker) busyTrial() bool { return w.trial && w.inFlight() > 0 }
+
+// addTrials makes the workers candidates that were left out for being on trial:
+// nobody else is left. It requires that f.mu is held.
+func (f *Fleet) addTrials(req *Request, s *scratch) {
+	s.trials = true
+	for _, w := range f.workers {
+		if w.ready && !w.retired && w.serves(req.Model) && slices.Contains(req.Pools, w.spec.Pool) && !slices.Contains(req.Exclude, w.id) {
+			s.add(w, req, f.cfg.BlockSize)
+		}
+	}
+}
