@@ -244,10 +244,12 @@ func (ex *exchange) estimate() int {
 	return max(ex.model.estimate(ex.req.TextBytes, ex.req.ImageCount)+ex.req.TokenIDs, 1)
 }
 
-// inputTokens is the best count of the prompt's tokens there is by now.
+// inputTokens is the exact count of the prompts' tokens if there is one by now,
+// else the estimate by the configured ratio: what limits and policies are told
+// must not change with what other requests have taught.
 func (ex *exchange) inputTokens() int {
-	if ex.tokensKnown {
-		return len(ex.tokens)
+	if ex.tokens.Exact {
+		return ex.tokens.Count
 	}
 	return ex.estimate()
 }
@@ -256,7 +258,7 @@ func (ex *exchange) inputTokens() int {
 // vocabulary, on average.
 const bytesInToken = 16
 
-// tokenise finds the prompt's token ids, once. A text that is far too long for
+// tokenise finds the prompts' token ids, once. A text that is far too long for
 // the model is not worth it: it can take minutes and gigabytes, while requests
 // of other tenants wait for their turn.
 func (ex *exchange) tokenise(ctx context.Context) {
@@ -267,10 +269,7 @@ func (ex *exchange) tokenise(ctx context.Context) {
 	if limit := ex.model.ContextLength; limit > 0 && ex.req.TextBytes/bytesInToken > limit {
 		return
 	}
-	ids, err := ex.g.parts.Tokenizer.Append(ctx, ex.tokens[:0], ex.model, ex.route.op, ex.body)
-	if err == nil && len(ids) > 0 {
-		ex.tokens, ex.tokensKnown = ids, true
-	}
+	ex.tokens = ex.g.parts.Tokenizer.Tokenise(ctx, ex.tokens.IDs[:0], ex.model, ex.req, ex.body)
 }
 
 // lazyInput computes on first use what is too dear to compute for every
@@ -284,7 +283,7 @@ func (l *lazyInput) InputTokens(ctx context.Context) (int64, bool, error) {
 		return 0, true, nil
 	}
 	ex.tokenise(ctx)
-	return int64(ex.inputTokens()), ex.tokensKnown, nil
+	return int64(ex.inputTokens()), ex.tokens.Exact, nil
 }
 
 // Content implements policy.Lazy.

@@ -63,9 +63,8 @@ type exchange struct {
 	refused         []int
 	refusedViews    []refusedView
 	body            []byte // what goes to the worker
-	tokens          []uint32
+	tokens          Tokens
 	tokensTried     bool
-	tokensKnown     bool
 	salt            string
 	traceparent     string
 	tracestate      string

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -105,11 +106,11 @@ func (ex *exchange) prepare(ctx *fasthttp.RequestCtx) {
 	ex.salt = cacheSalt(ex.g.cfg.CacheKey, d.CacheIsolation, ex.principal.Tenant.ID, ex.principal.ID, string(ex.req.CacheSalt))
 	ex.tokenise(ex.ctx)
 	ex.pick = scoring.Request{
-		Model: ex.model.Name, Pools: d.Pools, Estimate: ex.estimate(), Salt: ex.salt,
+		Model: ex.model.Name, Pools: d.Pools, Estimate: cmp.Or(ex.tokens.Count, ex.estimate()), Salt: ex.salt,
 		MaxTokens: ex.outputBound(), Unary: !ex.req.Stream,
 	}
-	if ex.tokensKnown {
-		ex.pick.Tokens = ex.tokens
+	if len(ex.tokens.IDs) > 0 {
+		ex.pick.Tokens = ex.tokens.IDs
 	}
 	ex.traceparent, ex.tracestate = traceContext(&ctx.Request.Header)
 	m := openai.Mutation{

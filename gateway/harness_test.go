@@ -272,14 +272,18 @@ func (f *fakeTokenizer) set(fn func(context.Context, []uint32, []byte) ([]uint32
 	f.append = fn
 }
 
-func (f *fakeTokenizer) Append(ctx context.Context, dst []uint32, _ *Model, _ openai.Operation, body []byte) ([]uint32, error) {
+func (f *fakeTokenizer) Tokenise(ctx context.Context, dst []uint32, _ *Model, _ *openai.Request, body []byte) Tokens {
 	f.mu.Lock()
 	fn := f.append
 	f.mu.Unlock()
 	if fn == nil {
-		return dst, ErrNoTokens
+		return Tokens{}
 	}
-	return fn(ctx, dst, body)
+	ids, err := fn(ctx, dst, body)
+	if err != nil {
+		return Tokens{}
+	}
+	return Tokens{IDs: ids, Count: len(ids), Exact: true}
 }
 
 type memoryLedger struct {

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/sluicegate/sluice/gateway/openai"
@@ -37,19 +36,25 @@ type Router interface {
 	Pick(now time.Time, req *scoring.Request) (*scoring.Reservation, error)
 }
 
-// ErrNoTokens says that a prompt's token ids can't be had, for any reason that
-// is no fault of the request: no tokenizer for the model, an unsupported
-// content part, a worker that doesn't answer. The request goes on with an
-// estimate.
-var ErrNoTokens = errors.New("token ids are not available")
+// Tokens is what a Tokenizer found out about the prompts of a body.
+type Tokens struct {
+	// IDs are those that decide the routing, appended to what was given: the
+	// longest prompt of several, or the beginning of a prompt that goes on with
+	// something without known ids, such as an image. There may be none.
+	IDs []uint32
+	// Count is the length of all prompts together: the engine's own if Exact is
+	// set, else an estimate; 0 if there isn't even one.
+	Count int
+	Exact bool
+}
 
 // Tokenizer turns a request body into the token ids that the engine will see.
-// Append adds the ids of all prompts of the body to dst, one after another.
-// Any error sends the request on with an estimate: a request is never refused
-// because tokenisation failed. The body's memory serves other requests later, so
-// nothing may refer to it once Append has returned.
+// Tokenise appends to dst and never fails: a request is not refused because its
+// tokens can't be had, it goes on with an estimate. req is what the scan found in
+// body. Their memory serves other requests later, so nothing may refer to it once
+// Tokenise has returned.
 type Tokenizer interface {
-	Append(ctx context.Context, dst []uint32, model *Model, op openai.Operation, body []byte) ([]uint32, error)
+	Tokenise(ctx context.Context, dst []uint32, model *Model, req *openai.Request, body []byte) Tokens
 }
 
 // Classifier finds content labels in a body. It never fails: what went wrong
@@ -120,11 +125,16 @@ type Summary struct {
 	// not be reserved.
 	Decision *policy.Decision
 	Refused  []*policy.Limit
-	// Tokenised says that token ids were asked for, TokensKnown that they came,
-	// and LocalTokens how many.
-	Tokenised, TokensKnown bool
-	LocalTokens            int
-	LedgerFailed           bool
+	// Tokenised says that the prompts' tokens were asked for, Tokens what came;
+	// their ids are gone by now, RoutedTokens is how many there were.
+	Tokenised    bool
+	Tokens       Tokens
+	RoutedTokens int
+	// TextBytes is the text in the prompts, in bytes; PlainText says that they
+	// hold nothing else.
+	TextBytes    int
+	PlainText    bool
+	LedgerFailed bool
 }
 
 // Attempt is one request sent, or meant to be sent, to one worker.

@@ -263,10 +263,11 @@ func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *S
 		Phase: ex.phase, BodyBytes: ex.bodyBytes, Overhead: ex.overhead,
 		Attempts: ex.attempts, Malformed: ex.malformed, StreamError: ex.streamErrorCode,
 		Decision:  ex.decision,
-		Tokenised: ex.tokensTried, TokensKnown: ex.tokensKnown, LedgerFailed: ledgerFailed,
+		Tokenised: ex.tokensTried, Tokens: ex.tokens, RoutedTokens: len(ex.tokens.IDs), LedgerFailed: ledgerFailed,
 	}
-	if ex.tokensKnown {
-		s.LocalTokens = len(ex.tokens)
+	s.Tokens.IDs = nil
+	if q := ex.req; q != nil {
+		s.TextBytes, s.PlainText = q.TextBytes, q.TokenIDs == 0 && q.Modalities&^openai.Text == 0
 	}
 	for _, i := range ex.refused {
 		s.Refused = append(s.Refused, &ex.limits[i])

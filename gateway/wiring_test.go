@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
+	"github.com/sluicegate/sluice/gateway/openai"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/scoring"
 )
@@ -121,6 +122,59 @@ func TestScorerKnowsWhatTheWorkerGets(t *testing.T) {
 	r.idle()
 	if n := r.fleet.Stats().FirstTokens; n != 1 {
 		t.Errorf("the scorer saw %d first tokens, want that of the stream", n)
+	}
+}
+
+// tokensOf is a Tokenizer that always finds the same.
+type tokensOf Tokens
+
+// Tokenise implements Tokenizer.
+func (k tokensOf) Tokenise(_ context.Context, dst []uint32, _ *Model, _ *openai.Request, _ []byte) Tokens {
+	return Tokens{IDs: append(dst, k.IDs...), Count: k.Count, Exact: k.Exact}
+}
+
+// TestScorerKnowsWhatIsKnown: the pick is made for the ids that there are and
+// for the best count of the rest, while policies are told an exact count or the
+// configured estimate, and nothing in between.
+func TestScorerKnowsWhatIsKnown(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		tokens   Tokens
+		ids      []uint32
+		estimate int
+		told     int64
+		exact    bool
+	}{
+		{"nothing", Tokens{}, nil, 3, 3, false},
+		{"an estimate", Tokens{Count: 7}, nil, 7, 3, false},
+		{"the beginning", Tokens{IDs: []uint32{1, 2}, Count: 600}, []uint32{1, 2}, 600, 3, false},
+		{"one of several prompts", Tokens{IDs: []uint32{1, 2}, Count: 5, Exact: true}, []uint32{1, 2}, 5, 5, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+			picks := &notedPicks{}
+			r := newRig(t, []string{worker.URL()}, withParts(func(p *Parts) {
+				picks.Router, p.Router = p.Router, picks
+				p.Tokenizer = tokensOf(c.tokens)
+			}))
+			r.decider.set(func(ctx context.Context, in *policy.Input) *policy.Decision {
+				if n, exact, err := in.Lazy.InputTokens(ctx); n != c.told || exact != c.exact || err != nil {
+					t.Errorf("policies are told %d tokens, %v, %v; want %d, %v", n, exact, err, c.told, c.exact)
+				}
+				return allow(in)
+			})
+			if resp, text := r.chat(`{"model":"m","messages":[{"role":"user","content":"123456789"}]}`).Answer(); resp.StatusCode != 200 {
+				t.Fatalf("got %d %s", resp.StatusCode, text)
+			}
+			p := picks.all[0]
+			if !slices.Equal(p.Tokens, c.ids) || p.Estimate != c.estimate {
+				t.Errorf("the pick was made for %v and %d tokens, want %v and %d", p.Tokens, p.Estimate, c.ids, c.estimate)
+			}
+			r.idle()
+			if s := r.meter.last(); s.RoutedTokens != len(c.ids) || s.Tokens.Count != c.tokens.Count || s.Tokens.IDs != nil || s.TextBytes != 9 || !s.PlainText {
+				t.Errorf("the summary says %+v, %d routed tokens, %d bytes, plain text %v", s.Tokens, s.RoutedTokens, s.TextBytes, s.PlainText)
+			}
+		})
 	}
 }
 

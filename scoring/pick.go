@@ -12,10 +12,11 @@ type Request struct {
 	Model string
 	// Pools are the permitted pools. With none, no worker is permitted.
 	Pools []string
-	// Tokens is the prompt as the engine sees it, nil when unknown. It is not
-	// retained.
+	// Tokens is the prompt as the engine sees it, or as much of its beginning as
+	// is known; nil when nothing is. It is not retained.
 	Tokens []uint32
-	// Estimate is the prompt's length when Tokens is nil.
+	// Estimate is the prompt's length in tokens where Tokens is not the whole of
+	// it. A lesser value than there are Tokens has no effect.
 	Estimate int
 	// MaxTokens is the answer's bound, 0 when there is none.
 	MaxTokens int
@@ -248,10 +249,5 @@ func (f *Fleet) keep(req *Request, s *scratch, r *Reservation) {
 	}
 }
 
-// prompt is the prompt's length, or the estimate of it.
-func (r *Request) prompt() int {
-	if r.Tokens == nil {
-		return max(0, r.Estimate)
-	}
-	return len(r.Tokens)
-}
+// prompt is the prompt's length: known, or estimated as far as it isn't.
+func (r *Request) prompt() int { return max(len(r.Tokens), r.Estimate) }

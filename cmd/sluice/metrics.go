@@ -68,7 +68,7 @@ func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, re
 		limitRejections: counter("sluice_ratelimit_rejections_total", "Limits that refused a request.", "limit", "unit"),
 		attempts:        counter("sluice_upstream_attempts_total", "Requests sent to workers, by status (0: none came).", "pool", "worker", "status"),
 		retries:         counter("sluice_upstream_retries_total", "Requests sent on to another worker.", "pool", "reason"),
-		tokens:          counter("sluice_route_prompts_total", "Routed prompts by whether their token ids were known.", "tokens"),
+		tokens:          counter("sluice_route_prompts_total", "Routed prompts by how much of their token ids was known: known, beginning, estimated.", "tokens"),
 		ledgerErrors:    counter("sluice_ledger_errors_total", "Requests whose row could not be made durable.", "reason"),
 		duration:        histogram("sluice_http_request_duration_seconds", "Time from the first check to the end.", durationBuckets, "route"),
 		bodyBytes:       histogram("sluice_http_request_body_bytes", "Size of request bodies.", bodyBuckets, "route"),
@@ -166,7 +166,7 @@ func (m *metrics) observeRouting(s *gateway.Summary) {
 		return
 	}
 	m.overhead.WithLabelValues("request").Observe(s.Overhead.Seconds())
-	m.tokens.WithLabelValues(map[bool]string{true: "known", false: "estimated"}[s.TokensKnown]).Inc()
+	m.tokens.WithLabelValues(knownTokens(s)).Inc()
 	if s.Malformed > 0 {
 		m.malformed.WithLabelValues(s.Route).Add(float64(s.Malformed))
 	}
@@ -191,6 +191,17 @@ func (m *metrics) observeRouting(s *gateway.Summary) {
 	if s.PerOutputToken > 0 {
 		m.perToken.WithLabelValues(labels...).Observe(s.PerOutputToken.Seconds())
 	}
+}
+
+// knownTokens says how much of a routed prompt's tokens was known.
+func knownTokens(s *gateway.Summary) string {
+	switch {
+	case s.Tokens.Exact:
+		return "known"
+	case s.RoutedTokens > 0:
+		return "beginning"
+	}
+	return "estimated"
 }
 
 func ratio(a, b time.Duration) float64 { return float64(a) / float64(b) }

@@ -86,7 +86,7 @@ func metricFamilies() []metricFamily {
 // there are, or a round number above.
 var fixedLabels = map[string]int{
 	"route": 7, "method": 8, "status": 24, "dialect": 2, "phase": 6, "code": 16, "reason": 16, "decision": 4, "unit": 6,
-	"percentile": 2, "result": 3, "state": 5, "source": 3, "tokens": 2, "version": 1, "go_version": 1, "digest": 1, "part": 3,
+	"percentile": 2, "result": 3, "state": 5, "source": 3, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 3,
 	"sluice_degraded/reason": 3,
 	// A worker may answer with any status that HTTP knows.
 	"sluice_upstream_attempts_total/status": 64,

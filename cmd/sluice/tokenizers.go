@@ -124,34 +124,49 @@ func kindOf(op openai.Operation) tokenize.Kind {
 	return tokenize.Completion
 }
 
-// Append implements gateway.Tokenizer.
-func (t *tokenizers) Append(ctx context.Context, dst []uint32, model *gateway.Model, op openai.Operation, body []byte) ([]uint32, error) {
+// Tokenise implements gateway.Tokenizer.
+func (t *tokenizers) Tokenise(ctx context.Context, dst []uint32, model *gateway.Model, req *openai.Request, body []byte) gateway.Tokens {
 	m := t.models[model.Name]
 	if m == nil {
-		return dst, gateway.ErrNoTokens
+		return gateway.Tokens{IDs: dst}
 	}
 	prompts := t.pool.Get().(*tokenize.Prompts)
 	defer t.pool.Put(prompts)
 	prompts.Reset()
+	if !t.find(ctx, m, prompts, kindOf(req.Operation), body) {
+		m.failed.Add(1)
+		return gateway.Tokens{IDs: dst}
+	}
+	return gateway.Tokens{IDs: append(dst, longest(prompts)...), Count: len(prompts.IDs), Exact: true}
+}
+
+// find asks who is to be asked for a model's token ids.
+func (t *tokenizers) find(ctx context.Context, m *modelTokenizer, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) bool {
 	switch tokenState(m.state.Load()) {
 	case tokensVerified, tokensUnverified:
-		if err := m.local.Append(prompts, kindOf(op), body); err != nil {
-			m.failed.Add(1)
-			return dst, fmt.Errorf("%w: %w", gateway.ErrNoTokens, err)
+		if m.local.Append(dst, kind, body) != nil {
+			return false
 		}
 		m.usedLocal.Add(1)
 	default:
 		base := t.worker(m.name)
-		if base == "" {
-			return dst, gateway.ErrNoTokens
-		}
-		if err := t.remote.Append(ctx, base, m.upstream, prompts, kindOf(op), body); err != nil {
-			m.failed.Add(1)
-			return dst, fmt.Errorf("%w: %w", gateway.ErrNoTokens, err)
+		if base == "" || t.remote.Append(ctx, base, m.upstream, dst, kind, body) != nil {
+			return false
 		}
 		m.usedRemote.Add(1)
 	}
-	return append(dst, prompts.IDs...), nil
+	return true
+}
+
+// longest is the prompt that decides where a request with several goes: all of
+// them go to one worker, and this one has the most to save there.
+func longest(p *tokenize.Prompts) (ids []uint32) {
+	for i := range p.Len() {
+		if one := p.At(i); len(one) > len(ids) {
+			ids = one
+		}
+	}
+	return ids
 }
 
 // worker is the address of the ready worker with the least to do that serves
@@ -226,11 +241,11 @@ const (
 // tokenizer or template, and a shape of request that the probes don't have.
 func (t *tokenizers) observe(s *gateway.Summary) {
 	m := t.models[s.Row.Model]
-	if m == nil || s.LocalTokens == 0 || s.Row.Outcome != tenancy.OutcomeCompleted || s.Row.Flags.Has(tenancy.FlagEstimated) ||
+	if m == nil || !s.Tokens.Exact || s.Row.Outcome != tenancy.OutcomeCompleted || s.Row.Flags.Has(tenancy.FlagEstimated) ||
 		tokenState(m.state.Load()) != tokensVerified {
 		return
 	}
-	if s.Row.InputTokens == int64(s.LocalTokens) {
+	if s.Row.InputTokens == int64(s.Tokens.Count) {
 		m.inARow.Store(0)
 		return
 	}

@@ -98,9 +98,9 @@ func TestTokensFollowTheEngine(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := tokens.Append(t.Context(), nil, &gateway.Model{Name: demoModel}, openai.Chat, body)
-			if err != nil || !slices.Equal(got, want) {
-				t.Errorf("ids %v, %v, want the engine's %v", got, err, want)
+			got := tokens.Tokenise(t.Context(), nil, &gateway.Model{Name: demoModel}, &openai.Request{Operation: openai.Chat}, body)
+			if !slices.Equal(got.IDs, want) || got.Count != len(want) || !got.Exact {
+				t.Errorf("got %+v, want the engine's %v", got, want)
 			}
 		})
 	}
@@ -146,7 +146,7 @@ func TestAnswersPutATokenizerInDoubt(t *testing.T) {
 	soon(t, "the tokenizer to be verified", stackPatience, func() bool { return state() == tokensVerified })
 
 	answer := func(engine int64) {
-		tokens.observe(&gateway.Summary{LocalTokens: 10, Row: &tenancy.Row{
+		tokens.observe(&gateway.Summary{Tokens: gateway.Tokens{Count: 10, Exact: true}, Row: &tenancy.Row{
 			Model: demoModel, Outcome: tenancy.OutcomeCompleted, InputTokens: engine, Start: time.Now(),
 		}})
 	}

@@ -30,6 +30,7 @@ func (s *scanner) messages() {
 		s.orNull("an array of messages")
 		return
 	}
+	others := 0
 	s.enter()
 	for s.element() {
 		s.at = place{field: fieldMessages, depth: 1, index: s.req.MessageCount}
@@ -39,19 +40,24 @@ func (s *scanner) messages() {
 			s.skip()
 			continue
 		}
-		s.message()
+		s.message(&others)
 	}
 }
 
-func (s *scanner) message() {
+// message reads one message. others counts those of other roles than system and
+// developer.
+func (s *scanner) message(others *int) {
 	var seen watched
 	s.enter()
 	for key, ok := s.member(); ok; key, ok = s.member() {
 		name, w := s.watch(&seen, key, 0)
+		s.noteMessageKey(name)
 		switch {
 		case w == watchRole:
 			s.at.leaf = "role"
-			s.stringOrNull()
+			if t, ok := s.stringOrNull(); ok {
+				s.noteRole(s.name(t), others)
+			}
 			s.at.leaf = ""
 		case w == watchContent:
 			s.at.leaf = "content"
@@ -86,6 +92,7 @@ func (s *scanner) messageContent() {
 		s.orNull("a string or an array of parts")
 		return
 	}
+	s.req.Features |= ContentParts
 	outer := s.at
 	s.enter()
 	for i := 0; s.element(); i++ {
@@ -269,6 +276,7 @@ func (s *scanner) tools() {
 		s.refuse(errTooLong("tools", maxTools, "tools"))
 	}
 	if n > 0 {
+		s.req.Features |= Tools
 		s.req.TextBytes += s.i - start
 	}
 }

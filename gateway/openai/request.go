@@ -107,6 +107,9 @@ type Request struct {
 	// PromptCount is the number of prompts: 1 on chat, the number of strings or
 	// token id lists in prompt on completions, and 0 there without a prompt.
 	PromptCount int
+	// Features are the things in the body that chat templates treat each in a way
+	// of its own.
+	Features Feature
 
 	scan scanState
 }

@@ -100,7 +100,11 @@ func (s *scanner) object() {
 	s.enter()
 	s.top.open, s.top.tail = s.i, s.i
 	for key, ok := s.member(); ok; key, ok = s.member() {
-		f := fieldOf(s.name(key))
+		name := s.name(key)
+		f := fieldOf(name)
+		if f == fieldNone {
+			s.noteKey(name)
+		}
 		start := s.i
 		s.at = place{field: f}
 		if f != fieldNone && s.fields[f].present && s.err == nil {

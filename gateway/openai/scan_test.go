@@ -256,3 +256,43 @@ func TestRequestReset(t *testing.T) {
 		t.Errorf("a rewrite uses places of an older body: %s", got)
 	}
 }
+
+func TestScanFindsFeatures(t *testing.T) {
+	var req Request
+	chat := func(messages, members string, want Feature) {
+		t.Helper()
+		body := `{"model":"m","messages":[` + messages + `]` + members + `}`
+		if err := Scan(&req, Chat, []byte(body)); err != nil {
+			t.Fatalf("Scan(%s) fails: %v", body, err)
+		}
+		if req.Features != want {
+			t.Errorf("Scan(%s) finds the features %b, want %b", body, req.Features, want)
+		}
+	}
+	const user = `{"role":"user","content":"a"}`
+	chat(user, ``, 0)
+	chat(`{"role":"system","content":"a"},`+user, ``, SystemMessage)
+	chat(`{"role":"developer","content":"a"},`+user, ``, SystemMessage)
+	chat(`{"role":"s\u0079stem","content":"a"},`+user, ``, SystemMessage)
+	chat(user+`,{"role":"assistant","content":"b"}`, ``, Turns)
+	chat(`{"role":"user","content":[{"type":"text","text":"a"}]}`, ``, ContentParts)
+	chat(user, `,"tools":[]`, 0)
+	chat(user, `,"tools":[{"type":"function","function":{"name":"f"}}]`, Tools)
+	chat(user+`,{"role":"assistant","content":null,"tool_calls":[]}`, ``, Turns|ToolCalls)
+	chat(user+`,{"role":"assistant","content":"b","tool_calls":null}`, ``, Turns)
+	chat(user+`,{"role":"tool","content":"b"}`, ``, Turns|ToolCalls)
+	chat(user+`,{"role":"assistant","content":"b","reasoning":"c"}`, ``, Turns|TemplateSettings)
+	chat(user, `,"chat_template_kwargs":{},"documents":null`, TemplateSettings)
+	chat(user, `,"documents":[]`, TemplateSettings)
+	chat(user, `,"reasoning_effort":"low"`, TemplateSettings)
+	chat(user, `,"continue_final_message":true`, PromptSettings)
+	chat(user, `,"add_generation_prompt":false`, PromptSettings)
+	chat(user, `,"add_special_tokens":true,"chat_template":null`, PromptSettings)
+	chat(user, `,"chat_template":"x"`, OwnTemplate)
+	if err := Scan(&req, Completion, []byte(`{"model":"m","prompt":"a","suffix":"b"}`)); err != nil || req.Features != PromptSettings {
+		t.Errorf("a completion has the features %b, %v, want %b", req.Features, err, PromptSettings)
+	}
+	if err := Scan(&req, Completion, []byte(`{"model":"m","prompt":"a"}`)); err != nil || req.Features != 0 {
+		t.Errorf("a plain completion has the features %b, %v, want none", req.Features, err)
+	}
+}
