@@ -358,10 +358,7 @@ func TestCheckerModels(t *testing.T) {
 		w.Models, w.Serves = []string{"public"}, []string{"tiny"}
 	})
 	f("aliases need not be served", "", func(w *Worker, e *engine) { w.Models = []string{"tiny", "alias"} })
-	f("adapter served", "", func(w *Worker, e *engine) {
-		w.Adapters = []string{"tune"}
-		e.bodies["/v1/models"] = `{"data":[{"id":"tiny"},{"id":"tune"}]}`
-	})
+	f("an adapter need not be loaded", "", func(w *Worker, _ *engine) { w.Adapters = []Adapter{{Name: "tune"}} })
 }
 
 // What can't be read for a moment is kept.
@@ -461,8 +458,15 @@ func TestCheckerEjects(t *testing.T) {
 		fail(w1, 2)
 		wantLog(t, f)
 		fail(w1, 1)
-		until := time.Now().Add(5 * time.Second).UTC().Format(time.TimeOnly)
+		s := c.Snapshot()[0]
+		if pause := time.Until(s.EjectedUntil); pause < 4500*time.Millisecond || pause > 5500*time.Millisecond {
+			t.Errorf("set aside for %v", pause)
+		}
+		until := s.EjectedUntil.UTC().Format(time.TimeOnly)
 		wantLog(t, f, "ready false set aside until "+until+" after failed requests, the last one: answer 500")
+		if s.State != StateEjected {
+			t.Errorf("state %s", s.State)
+		}
 
 		// The last one of a pool stays, whatever it does.
 		fail(w2, 10)
@@ -471,9 +475,9 @@ func TestCheckerEjects(t *testing.T) {
 			t.Errorf("status is %+v", s)
 		}
 
-		pass(5*time.Second + time.Millisecond)
+		pass(time.Until(s.EjectedUntil) + time.Millisecond)
 		wantLog(t, f, "ready true ")
-		if s := c.Snapshot()[0]; !s.EjectedUntil.IsZero() || s.Ejections != 1 {
+		if s := c.Snapshot()[0]; !s.EjectedUntil.IsZero() || s.Ejections != 1 || s.State != StateTrial {
 			t.Errorf("status is %+v", s)
 		}
 		// With another one to take over, it goes at the next failure.

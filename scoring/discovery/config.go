@@ -24,9 +24,12 @@ type Config struct {
 	// very first one is enough.
 	UnhealthyAfter, HealthyAfter int
 	// EjectAfter failed requests in a row set a worker aside for EjectBase,
-	// doubling up to EjectMax while it goes on failing.
+	// doubling up to EjectMax while it goes on failing, with a tenth of jitter.
 	EjectAfter          int
 	EjectBase, EjectMax time.Duration
+	// DrainTimeout bounds how long a removed worker stays known for the requests
+	// that it still has. None of them is cut by it.
+	DrainTimeout time.Duration
 	// Transport returns what the calls to one worker go through, one
 	// per worker. nil means an own http.Transport for each.
 	Transport func(Worker) http.RoundTripper
@@ -37,6 +40,10 @@ type Config struct {
 	// earlier subscriptions have ended. Calls for one worker never overlap.
 	// nil if nobody is interested.
 	OnSources func(w scoring.WorkerInfo, sources []EventSource)
+	// OnName is called with true before the first worker of that name may be
+	// given a request, and with false once the last one is gone, drained ones
+	// included. Calls never overlap. nil if nobody is interested.
+	OnName func(name string, there bool)
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -53,6 +60,7 @@ func DefaultConfig() Config {
 		EjectAfter:      3,
 		EjectBase:       5 * time.Second,
 		EjectMax:        2 * time.Minute,
+		DrainTimeout:    5 * time.Minute,
 	}
 }
 
@@ -68,6 +76,7 @@ func (c *Config) Validate() error {
 		{"learn interval", c.LearnInterval},
 		{"eject base", c.EjectBase},
 		{"eject max", c.EjectMax},
+		{"drain timeout", c.DrainTimeout},
 	} {
 		if d.value <= 0 {
 			return fmt.Errorf("cannot check workers: %s is %v, want more than 0", d.name, d.value)
@@ -86,4 +95,9 @@ type Fleet interface {
 	SetCapacity(id scoring.WorkerID, blockSize, blocks int)
 	ObserveLoad(now time.Time, id scoring.WorkerID, l scoring.Load)
 	ClearView(id scoring.WorkerID, rank int)
+	SetTrial(id scoring.WorkerID, on bool)
+	SetAdapters(id scoring.WorkerID, adapters []string)
+	Retire(id scoring.WorkerID, reason string)
+	InFlight(id scoring.WorkerID) int
+	Remove(id scoring.WorkerID)
 }

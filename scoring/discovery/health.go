@@ -8,6 +8,8 @@ import (
 // health is the verdict on one worker. It is pure: time is an argument.
 type health struct {
 	cfg *Config
+	// spread returns a pause with jitter; nil leaves it as it is.
+	spread func(time.Duration) time.Duration
 
 	// Active checks.
 	checked       bool
@@ -25,6 +27,9 @@ type health struct {
 	lastFailure  string
 	ejected      bool
 	ejectedUntil time.Time
+
+	// trial says that it has come back and that no request has gone well since.
+	trial bool
 }
 
 // pass takes a passed check and reports whether the worker came up by it.
@@ -37,6 +42,7 @@ func (h *health) pass() (cameUp bool) {
 		return false
 	}
 	h.up = true
+	h.trial = h.trial || !first
 	return true
 }
 
@@ -68,7 +74,7 @@ func (h *health) requestDone(now time.Time) {
 		// It was sent before the ejection and says little about now.
 		return
 	}
-	h.failures = 0
+	h.failures, h.trial = 0, false
 	if now.Sub(h.ejectedUntil) >= h.cfg.EjectBase {
 		h.level = 0
 	}
@@ -79,22 +85,53 @@ func (h *health) eject(now time.Time) {
 	if h.level < 20 {
 		pause = min(h.cfg.EjectBase<<h.level, h.cfg.EjectMax)
 	}
+	if h.spread != nil {
+		pause = h.spread(pause)
+	}
 	h.level++
 	h.ejected, h.ejectedUntil = true, now.Add(pause)
 }
 
-// readmit ends an ejection that is over. The next failed request then ejects
-// at once, and for longer.
+// readmit ends an ejection that is over.
 func (h *health) readmit(now time.Time) {
-	if h.ejected && !now.Before(h.ejectedUntil) {
-		h.ejected = false
+	if !now.Before(h.ejectedUntil) {
+		h.pardon()
+	}
+}
+
+// pardon ends an ejection. The worker is on trial then, and the next failed
+// request ejects it at once, and for longer.
+func (h *health) pardon() {
+	if h.ejected {
+		h.ejected, h.trial = false, true
 		h.failures = h.cfg.EjectAfter - 1
 	}
 }
 
 // forget drops what is known of the process that was there before.
 func (h *health) forget() {
+	h.trial = h.trial || h.ejected
 	h.wrong, h.failures, h.level, h.ejected = "", 0, 0, false
+}
+
+// clean reports whether a request that goes well changes nothing.
+func (h *health) clean() bool { return h.failures == 0 && h.level == 0 && !h.trial }
+
+// state sums the verdict up in a word; see Status.State.
+func (h *health) state() State {
+	switch ready, _ := h.ready(); {
+	case !h.checked:
+		return StateNew
+	case !h.up:
+		return StateDown
+	case h.wrong != "":
+		return StateUnusable
+	case h.ejected:
+		return StateEjected
+	case ready && h.trial:
+		return StateTrial
+	}
+	return StateReady
 }
 
 // ready reports whether the worker may be picked, and why not.

@@ -14,20 +14,21 @@ import (
 // kept.
 func (m *member) learn(ctx context.Context) {
 	known := !m.learnedAt.IsZero()
-	models, wrong, err := m.learnModels(ctx)
+	list, err := m.listModels(ctx)
 	if ctx.Err() != nil {
 		return
 	}
-	if err != nil && !known {
-		wrong = clip(err.Error())
-	}
-	if err == nil || !known {
-		m.mu.Lock()
-		m.health.wrong = wrong
-		if err == nil {
-			m.status.Models = models
-		}
-		m.mu.Unlock()
+	wrong := ""
+	switch {
+	case err == nil:
+		wrong = m.missing(list)
+		m.takeModels(list, wrong)
+	case refused(err):
+		wrong = "refuses our API key: " + clip(err.Error())
+		m.takeModels(nil, wrong)
+	case !known:
+		wrong = clip(fmt.Sprintf("cannot list its models: %v", err))
+		m.takeModels(nil, wrong)
 	}
 	if wrong != "" {
 		// Events of another model would be filed under the wrong one.
@@ -40,39 +41,86 @@ func (m *member) learn(ctx context.Context) {
 	}
 }
 
-// learnModels lists what the worker serves. wrong says why it can't be used.
-func (m *member) learnModels(ctx context.Context) (models []string, wrong string, err error) {
+// served is an entry of a worker's /v1/models.
+type served struct {
+	ID string `json:"id"`
+	// Parent is the base model's name at a LoRA adapter, null otherwise.
+	Parent *string `json:"parent"`
+}
+
+// listModels asks what the worker serves.
+func (m *member) listModels(ctx context.Context) ([]served, error) {
 	body, err := m.api.get(ctx, "/v1/models", maxSmallBody)
-	if s, ok := errors.AsType[*statusError](err); ok && (s.status == http.StatusUnauthorized || s.status == http.StatusForbidden) {
-		return nil, fmt.Sprintf("refuses our API key: /v1/models answers %d", s.status), nil
-	}
 	if err != nil {
-		return nil, "", fmt.Errorf("cannot list its models: %w", err)
+		return nil, err
 	}
 	var list struct {
-		Data []struct {
-			ID string `json:"id"`
-		} `json:"data"`
+		Data []served `json:"data"`
 	}
 	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, "", fmt.Errorf("cannot list its models: /v1/models answers no JSON list: %w", err)
+		return nil, fmt.Errorf("/v1/models answers no JSON list: %w", err)
 	}
-	for _, e := range list.Data {
-		models = append(models, clip(e.ID))
-	}
-	var missing []string
+	return list.Data, nil
+}
+
+// refused reports whether the worker wants another key than it was given.
+func refused(err error) bool {
+	s, ok := errors.AsType[*statusError](err)
+	return ok && (s.status == http.StatusUnauthorized || s.status == http.StatusForbidden)
+}
+
+// missing says which of the configured models the worker does not serve, or
+// nothing.
+func (m *member) missing(list []served) string {
+	var missing, models []string
 	for _, want := range m.w.wants() {
-		if !slices.Contains(models, want) {
+		if !slices.ContainsFunc(list, func(e served) bool { return e.ID == want }) {
 			missing = append(missing, want)
 		}
 	}
-	if len(missing) > 0 {
-		wrong = fmt.Sprintf("does not serve the configured model %s: it serves %s", quoted(missing), quoted(models))
-		if len(models) == 0 {
-			wrong = fmt.Sprintf("does not serve the configured model %s: it serves none", quoted(missing))
+	switch {
+	case len(missing) == 0:
+		return ""
+	case len(list) == 0:
+		return fmt.Sprintf("does not serve the configured model %s: it serves none", quoted(missing))
+	}
+	for _, e := range list {
+		models = append(models, e.ID)
+	}
+	return fmt.Sprintf("does not serve the configured model %s: it serves %s", quoted(missing), quoted(models))
+}
+
+// takeModels takes over what the worker serves and tells the fleet which of its
+// adapters are loaded. An entry without a parent is no adapter, whatever its
+// name: its blocks would be filed under the wrong model.
+func (m *member) takeModels(list []served, wrong string) {
+	var models, adapters []string
+	for _, e := range list[:min(len(list), maxModels)] {
+		models = append(models, clip(e.ID))
+	}
+	for _, a := range m.w.Adapters {
+		if slices.ContainsFunc(list, func(e served) bool { return e.ID == a.served() && e.Parent != nil && *e.Parent != "" }) {
+			adapters = append(adapters, a.Name)
 		}
 	}
-	return models, wrong, nil
+	m.mu.Lock()
+	m.health.wrong = wrong
+	m.status.Models = models
+	m.mu.Unlock()
+	m.setAdapters(adapters)
+}
+
+// setAdapters tells the fleet which adapters are loaded, if that has changed.
+func (m *member) setAdapters(adapters []string) {
+	if slices.Equal(adapters, m.adapters) {
+		return
+	}
+	m.adapters = adapters
+	m.mu.Lock()
+	m.status.Adapters = adapters
+	m.mu.Unlock()
+	m.c.fleet.SetAdapters(m.id, adapters)
+	m.c.log.Info("worker's adapters changed", "worker", m.w.Name, "loaded", len(adapters))
 }
 
 func (m *member) learnVersion(ctx context.Context) {

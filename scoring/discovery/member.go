@@ -21,42 +21,59 @@ const (
 	minCheckGap = 200 * time.Millisecond
 	// recheck is the pause after a failed check: bad news is confirmed soon.
 	recheck = 500 * time.Millisecond
+	// maxModels bounds the list of models that is kept for display.
+	maxModels = 100
 )
 
 // member is one worker under watch. Its run goroutine does all the calls;
 // requests report from their own.
 type member struct {
-	c    *Checker
-	w    Worker
-	id   scoring.WorkerID
-	host string
-	api  *client
+	c      *Checker
+	w      Worker
+	source *source // nil: from the configuration itself
+	id     scoring.WorkerID
+	host   string
+	api    *client
+
+	// stop ends run, done is closed when it has returned. Set before run starts.
+	stop context.CancelFunc
+	done chan struct{}
 
 	kick    chan struct{} // has room for one: check soon
-	trouble atomic.Bool   // requests failed and nothing has gone well since
+	trouble atomic.Bool   // a request that goes well changes something
 	ready   atomic.Bool   // as last told to the fleet
 
-	mu     sync.Mutex // protects health and status
-	health health
-	status Status
+	mu       sync.Mutex // protects health, status and what follows
+	health   health
+	status   Status
+	draining bool
+	trial    bool // as last told to the fleet
 
 	// Owned by run.
 	lastCheck time.Time
 	learnedAt time.Time // zero: look again at the next passed check
 	announced []EventSource
+	adapters  []string // as last told to the fleet
 	capacity  [2]int
 	seen      Metrics // of the present process
 }
 
-func newMember(c *Checker, w Worker, id scoring.WorkerID, u *url.URL) *member {
-	m := &member{c: c, w: w, id: id, host: u.Hostname(), kick: make(chan struct{}, 1)}
-	m.health.cfg = &c.cfg
+// newMember returns a validated worker that the fleet knows as id.
+func newMember(c *Checker, w Worker, src *source, id scoring.WorkerID) *member {
+	u, err := url.Parse(w.URL)
+	if err != nil {
+		panic("BUG: url of a validated worker: " + err.Error())
+	}
+	m := &member{c: c, w: w, source: src, id: id, host: u.Hostname(), kick: make(chan struct{}, 1), done: make(chan struct{})}
+	m.health.cfg, m.health.spread = &c.cfg, jitter
 	var rt http.RoundTripper
 	if c.cfg.Transport != nil {
 		rt = c.cfg.Transport(w)
 	}
-	m.api = newClient(strings.TrimRight(w.URL, "/"), w.APIKey, rt, c.cfg.Timeout)
-	m.status = Status{ID: id, Name: w.Name, Pool: w.Pool, URL: w.URL, Reason: "not checked yet", Since: c.cfg.Now()}
+	m.api = newClient(w.address(), w.APIKey, rt, c.cfg.Timeout)
+	m.status = Status{
+		ID: id, Name: w.Name, Pool: w.Pool, URL: w.URL, Source: src.kind(), Reason: "not checked yet", Since: c.cfg.Now(),
+	}
 	return m
 }
 
@@ -164,6 +181,7 @@ func (m *member) drop() {
 		}
 	}
 	m.announce(nil)
+	m.setAdapters(nil)
 	for _, r := range ranks {
 		m.c.fleet.ClearView(m.id, r)
 	}
@@ -246,19 +264,36 @@ func (a *Metrics) replacedBy(b *Metrics) bool {
 	return started || b.PromptTokens < a.PromptTokens || b.PrefixQueries < a.PrefixQueries
 }
 
-// publish tells the fleet, if the verdict has changed.
+// publish tells the fleet, if the verdict has changed. If the last ready worker
+// of the pool is lost by it, those that were set aside are better than none.
 func (m *member) publish() {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.publishLocked(m.c.cfg.Now())
+	lost := m.publishLocked(m.c.cfg.Now())
+	m.mu.Unlock()
+	if lost {
+		m.c.relieve(m.w.Pool)
+	}
 }
 
-func (m *member) publishLocked(now time.Time) {
+// publishLocked reports whether the worker is no longer ready since the last
+// call.
+func (m *member) publishLocked(now time.Time) (lost bool) {
+	if m.draining {
+		return false
+	}
 	ready, reason := m.health.ready()
 	m.status.Healthy = m.health.up
-	if ready == m.status.Ready && reason == m.status.Reason {
-		return
+	if !m.health.clean() {
+		m.trouble.Store(true)
 	}
+	if m.trial != m.health.trial {
+		m.trial = m.health.trial
+		m.c.fleet.SetTrial(m.id, m.trial)
+	}
+	if ready == m.status.Ready && reason == m.status.Reason {
+		return false
+	}
+	lost = m.status.Ready && !ready
 	if ready != m.status.Ready {
 		m.status.Since = now
 		m.c.log.Info("worker readiness changed", "worker", m.w.Name, "ready", ready, "reason", reason)
@@ -266,6 +301,7 @@ func (m *member) publishLocked(now time.Time) {
 	m.status.Ready, m.status.Reason = ready, reason
 	m.ready.Store(ready)
 	m.c.fleet.SetReady(now, m.id, ready, reason)
+	return lost
 }
 
 // requestFailed counts a failed request; spare says whether others can serve
@@ -286,9 +322,10 @@ func (m *member) requestDone(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.health.requestDone(now)
-	if m.health.failures == 0 && m.health.level == 0 {
+	if m.health.clean() {
 		m.trouble.Store(false)
 	}
+	m.publishLocked(now)
 }
 
 func (m *member) readmitAt() time.Time {
@@ -301,17 +338,44 @@ func (m *member) readmit(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.health.readmit(now)
+	m.afterEjectionLocked(now)
+}
+
+// pardon ends an ejection before its time.
+func (m *member) pardon(now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.health.pardon()
+	m.afterEjectionLocked(now)
+}
+
+func (m *member) afterEjectionLocked(now time.Time) {
 	if !m.health.ejected {
 		m.status.EjectedUntil = time.Time{}
 	}
 	m.publishLocked(now)
 }
 
+// retire marks the worker as removed. Nothing that its checks or requests find
+// out afterwards is told to the fleet.
+func (m *member) retire(now time.Time, reason string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.draining = true
+	m.ready.Store(false)
+	m.status.Ready, m.status.Reason, m.status.Since = false, reason, now
+	m.status.EjectedUntil, m.status.DrainingUntil = time.Time{}, now.Add(m.c.cfg.DrainTimeout)
+}
+
 func (m *member) snapshot() Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.status
-	s.Models = slices.Clone(s.Models)
+	s.State = m.health.state()
+	if m.draining {
+		s.State = StateDraining
+	}
+	s.Models, s.Adapters = slices.Clone(s.Models), slices.Clone(s.Adapters)
 	s.Sources = slices.Clone(s.Sources)
 	return s
 }

@@ -107,8 +107,9 @@ func isLoopback(host string) bool {
 }
 
 // clip bounds text that came from a worker before it is shown.
-func clip(s string) string {
-	const limit = 120
+func clip(s string) string { return clipTo(s, 120) }
+
+func clipTo(s string, limit int) string {
 	if len(s) <= limit {
 		return s
 	}

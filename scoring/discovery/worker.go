@@ -1,10 +1,12 @@
 package discovery
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,12 +28,14 @@ type Worker struct {
 	Name, Pool string
 	// URL is the root of its HTTP server, such as http://10.0.0.5:8000.
 	URL string
-	// Models and Adapters are the names the fleet knows it by, see
-	// scoring.WorkerSpec.
-	Models, Adapters []string
+	// Models are the names the fleet knows it by, see scoring.WorkerSpec.
+	Models []string
 	// Serves are the ids that /v1/models must list before the worker is ready,
-	// where they differ from the names above. nil means Models[0] and Adapters.
+	// where they differ from the names above. nil means Models[0].
 	Serves []string
+	// Adapters are the LoRA adapters that it may have loaded. The fleet learns
+	// of each while /v1/models lists it; others are not looked at.
+	Adapters []Adapter
 	// Events is EventsAuto, EventsNone, or a ZeroMQ endpoint
 	// (tcp://host:port). With more than one rank, rank r uses port + r.
 	Events string
@@ -47,6 +51,16 @@ type Worker struct {
 	// APIKey is sent to the worker as a bearer token, if not empty.
 	APIKey string
 }
+
+// Adapter is a LoRA adapter on a worker's base model.
+type Adapter struct {
+	// Name is what the fleet calls it.
+	Name string
+	// Served is its id in the worker's /v1/models; empty means Name.
+	Served string
+}
+
+func (a Adapter) served() string { return cmp.Or(a.Served, a.Name) }
 
 // EventSource is where one data-parallel rank publishes its cache events.
 type EventSource struct {
@@ -84,6 +98,8 @@ func (w *Worker) validate() error {
 		return errors.New("url holds a user name or password, want the key in its own setting")
 	case len(w.Models) == 0:
 		return errors.New("models is empty, want at least one name")
+	case slices.ContainsFunc(w.Adapters, func(a Adapter) bool { return a.Name == "" || slices.Contains(w.Models, a.Name) }):
+		return errors.New("adapters holds an empty name or one of models, want names of LoRA adapters alone")
 	case w.Ranks < 0 || w.Ranks > maxRanks:
 		return fmt.Errorf("ranks is %d, want 1 to %d", w.Ranks, maxRanks)
 	}
@@ -140,20 +156,25 @@ func addPort(endpoint string, n int) (string, error) {
 	return "tcp://" + net.JoinHostPort(host, strconv.Itoa(p+n)), nil
 }
 
+// address is what two descriptions of one server have in common.
+func (w *Worker) address() string { return strings.TrimRight(w.URL, "/") }
+
+// equal reports whether two descriptions are the same in everything.
+func (w *Worker) equal(o *Worker) bool { return reflect.DeepEqual(w, o) }
+
 // wants returns the model ids that the worker has to list.
 func (w *Worker) wants() []string {
 	if w.Serves != nil {
 		return w.Serves
 	}
-	return append(w.Models[:1:1], w.Adapters...)
+	return w.Models[:1]
 }
 
 func (w *Worker) spec() scoring.WorkerSpec {
 	return scoring.WorkerSpec{
-		Name:     w.Name,
-		Pool:     w.Pool,
-		Address:  w.URL,
-		Models:   slices.Clone(w.Models),
-		Adapters: slices.Clone(w.Adapters),
+		Name:    w.Name,
+		Pool:    w.Pool,
+		Address: w.URL,
+		Models:  slices.Clone(w.Models),
 	}
 }

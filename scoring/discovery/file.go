@@ -1,0 +1,160 @@
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	// defaultPoll is how often a watched file is looked at without being told
+	// of a change: not every file system tells.
+	defaultPoll = 5 * time.Second
+	// settle is how long a changed file has to stay the same before it is
+	// believed: a list that is being written may read as a shorter one.
+	settle = 100 * time.Millisecond
+	// maxListBytes bounds a file, against the wrong one being named.
+	maxListBytes = 4 << 20
+)
+
+// File is a Discoverer that follows a file. The file may be written in place,
+// replaced by another, or be a link that is turned to another, as Kubernetes
+// does with a mounted ConfigMap.
+type File struct {
+	Path string
+	// Parse turns the file's content into the complete list. An error keeps the
+	// last list in force.
+	Parse func(data []byte) ([]Worker, error)
+	// Poll is the time between looks at the file if nothing tells of a change; 0
+	// means 5 seconds.
+	Poll time.Duration
+	Log  *slog.Logger
+}
+
+// look is what one look at the file found.
+type look struct {
+	data string
+	err  string
+}
+
+// Run implements Discoverer.
+func (f *File) Run(ctx context.Context, up chan<- Update) {
+	poll := f.Poll
+	if poll <= 0 {
+		poll = defaultPoll
+	}
+	watcher := f.watch()
+	var events <-chan fsnotify.Event
+	var errs <-chan error
+	if watcher != nil {
+		defer watcher.Close()
+		events, errs = watcher.Events, watcher.Errors
+	}
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	told := f.look()
+	f.tell(ctx, up, told)
+	seen := told
+	settled := time.NewTimer(settle)
+	settled.Stop()
+	defer settled.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case ev, ok := <-events:
+			if !ok {
+				events = nil
+				continue
+			}
+			if !f.concerns(ev) {
+				continue
+			}
+			settled.Reset(settle)
+			continue
+		case _, ok := <-errs:
+			if !ok {
+				errs = nil
+			}
+			settled.Reset(settle) // events may be missing
+			continue
+		case <-tick.C:
+			if watcher != nil {
+				// A folder that was replaced is watched anew; else this changes nothing.
+				_ = watcher.Add(filepath.Dir(f.Path))
+			}
+		case <-settled.C:
+		}
+		now := f.look()
+		switch {
+		case now != seen:
+			seen = now
+			settled.Reset(settle)
+		case now != told:
+			told = now
+			f.tell(ctx, up, told)
+		}
+	}
+}
+
+// watch returns a watcher of the file's folder: a file that is replaced is
+// another file. It is nil if there can be none, and then the file is polled.
+func (f *File) watch() *fsnotify.Watcher {
+	w, err := fsnotify.NewWatcher()
+	if err == nil {
+		if err = w.Add(filepath.Dir(f.Path)); err == nil {
+			return w
+		}
+		_ = w.Close()
+	}
+	f.Log.Info("cannot watch the file of workers, looking at it from time to time instead", "file", f.Path, "error", err)
+	return nil
+}
+
+// concerns reports whether an event in the file's folder may be about the file:
+// about itself, or about the link through which Kubernetes turns all files of a
+// volume at once.
+func (f *File) concerns(ev fsnotify.Event) bool {
+	name := filepath.Base(ev.Name)
+	return name == filepath.Base(f.Path) || name == "..data"
+}
+
+func (f *File) look() look {
+	data, err := readList(f.Path)
+	if err != nil {
+		return look{err: err.Error()}
+	}
+	return look{data: string(data)}
+}
+
+func (f *File) tell(ctx context.Context, up chan<- Update, l look) {
+	if l.err != "" {
+		send(ctx, up, Update{Err: fmt.Errorf("cannot read the list of workers: %s", l.err)})
+		return
+	}
+	workers, err := f.Parse([]byte(l.data))
+	send(ctx, up, Update{Workers: workers, Err: err})
+}
+
+// readList reads a whole file of bounded size.
+func readList(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxListBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxListBytes {
+		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxListBytes)
+	}
+	return data, nil
+}
