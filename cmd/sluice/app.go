@@ -245,10 +245,14 @@ func discoveryWorkers(cfg *Config) ([]discovery.Worker, error) {
 			serves[j] = upstream[m]
 		}
 		for _, w := range p.Workers {
-			list = append(list, discovery.Worker{
+			dw := discovery.Worker{
 				Name: w.Name, Pool: p.Name, URL: w.URL, Models: p.Models, Serves: serves,
-				Events: w.Events, Replay: w.Replay, APIKey: key,
-			})
+				Events: w.Events, Replay: w.Replay, Ranks: w.Ranks, APIKey: key,
+			}
+			if w.EventsBind != "" {
+				dw.Events, dw.Bind, dw.From = w.EventsBind, true, w.EventsFrom
+			}
+			list = append(list, dw)
 		}
 	}
 	return list, nil

@@ -132,6 +132,10 @@ type WorkerConfig struct {
 	URL    string `yaml:"url"`    // http or https, without a path
 	Events string `yaml:"events"` // auto, none, or the ZMQ endpoint tcp://host:port
 	Replay string `yaml:"replay"` // ZMQ endpoint of the replay socket, or empty
+
+	EventsBind string `yaml:"eventsBind"` // ZMQ endpoint of ours that the worker's publisher connects to, in place of events
+	EventsFrom string `yaml:"eventsFrom"` // who may connect there; default: the host of URL
+	Ranks      int    `yaml:"ranks"`      // data-parallel ranks behind configured endpoints: rank r uses port + r; 0: 1
 }
 
 // Values of WorkerConfig.Events beside an endpoint.

@@ -67,6 +67,7 @@ func (v *validator) pools() {
 		v.errorf("pools", "is empty, should list at least one pool of workers")
 	}
 	poolNames, workerNames, urls := make(map[string]string), make(map[string]string), make(map[string]string)
+	endpoints := v.listenUse()
 	for i := range v.cfg.Pools {
 		p := &v.cfg.Pools[i]
 		at := fmt.Sprintf("pools[%d]", i)
@@ -88,7 +89,7 @@ func (v *validator) pools() {
 			v.claim(at+".name", w.Name, workerNames, "worker names are distinct across all pools")
 			v.workerURL(at+".url", w.URL)
 			v.claim(at+".url", strings.TrimRight(w.URL, "/"), urls, "a worker is listed once, in one pool, or its load would be counted twice")
-			v.workerEvents(at, w)
+			v.workerEvents(at, w, &endpoints)
 		}
 	}
 }
@@ -119,23 +120,4 @@ func (v *validator) poolModels(at string, p *PoolConfig) {
 		}
 	}
 	v.unique(at+".models", p.Models)
-}
-
-func (v *validator) workerEvents(at string, w *WorkerConfig) {
-	const replayShould = "a ZMQ endpoint as in tcp://10.0.0.5:5558"
-	switch w.Events {
-	case EventsAuto:
-		if w.Replay != "" {
-			v.errorf(at+".replay", "is given while events is %q, which learns both from the worker; give both endpoints or neither", EventsAuto)
-		}
-	case EventsNone:
-		if w.Replay != "" {
-			v.errorf(at+".replay", "is given while events is %q; there is nothing to replay", EventsNone)
-		}
-	default:
-		v.zmqEndpoint(at+".events", w.Events, `"auto", "none" or a ZMQ endpoint as in tcp://10.0.0.5:5557`)
-		if w.Replay != "" {
-			v.zmqEndpoint(at+".replay", w.Replay, replayShould)
-		}
-	}
 }

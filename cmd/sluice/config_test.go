@@ -96,6 +96,10 @@ func TestLoadConfigFull(t *testing.T) {
 			Workers: []WorkerConfig{
 				{Name: "w1", URL: "http://127.0.0.1:8101/", Events: "tcp://127.0.0.1:5617", Replay: "tcp://127.0.0.1:5618"},
 				{Name: "w2", URL: "https://[::1]:8102", Events: EventsNone},
+				{
+					Name: "w3", URL: "http://127.0.0.1:8103", Events: EventsAuto, Replay: "tcp://127.0.0.1:5628",
+					EventsBind: "tcp://*:6001", EventsFrom: "127.0.0.0/8", Ranks: 2,
+				},
 			},
 		}},
 		Health: HealthConfig{Interval: 2 * time.Second, Timeout: 500 * time.Millisecond, UnhealthyAfter: 3, HealthyAfter: 2, MetricsInterval: 5 * time.Second},

@@ -57,7 +57,8 @@ func (s *subscriptions) set(w scoring.WorkerInfo, sources []discovery.EventSourc
 		opts := kvevents.DefaultOptions()
 		opts.OnLost = func() { s.doubt(w.ID) }
 		sub := kvevents.NewSubscriber(kvevents.Source{
-			Worker: w.ID, Rank: src.Rank, Name: w.Name, Endpoint: src.Endpoint, Bind: src.Bind, Replay: src.Replay,
+			Worker: w.ID, Rank: src.Rank, Name: w.Name, Endpoint: src.Endpoint, Bind: src.Bind, From: src.From,
+			Replay: src.Replay, Hint: src.Hint,
 		}, s.sink, s.log, opts)
 		ws.subs = append(ws.subs, sub)
 		ws.done.Go(func() {

@@ -171,7 +171,7 @@ func wantLog(t *testing.T, f *fleet, want ...string) {
 }
 
 const (
-	twoRanks = "sources [{0 tcp://10.0.0.5:5557 tcp://10.0.0.5:5558 false} {1 tcp://10.0.0.5:5559  false}]"
+	twoRanks = "sources [{0 tcp://10.0.0.5:5557 tcp://10.0.0.5:5558 false  } {1 tcp://10.0.0.5:5559  false  }]"
 	noRanks  = "sources []"
 )
 
@@ -418,7 +418,7 @@ func TestCheckerSourcesChange(t *testing.T) {
 		f.take()
 		e.set(func(e *engine) { e.bodies["/kv_event_sources"] = `{"0":{"endpoint":"tcp://*:7000"}}` })
 		pass(65 * time.Second)
-		wantLog(t, f, "sources [{0 tcp://10.0.0.5:7000  false}]")
+		wantLog(t, f, "sources [{0 tcp://10.0.0.5:7000  false  }]")
 		e.set(func(e *engine) { e.bodies["/kv_event_sources"] = `{}` })
 		pass(65 * time.Second)
 		wantLog(t, f, noRanks)

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 )
 
@@ -148,11 +150,15 @@ func (m *member) learnSources(ctx context.Context) bool {
 	}
 	reason := ""
 	if err != nil {
-		reason = clip(err.Error())
+		reason = clipTo(err.Error(), 600)
 	}
 	m.mu.Lock()
+	news := reason != m.status.SourcesReason
 	m.status.SourcesReason = reason
 	m.mu.Unlock()
+	if news && err != nil && !errors.Is(err, errNotWanted) {
+		m.c.log.Warn("no cache events, the worker is picked by load alone", "worker", m.w.Name, "err", reason)
+	}
 	if s, ok := errors.AsType[*statusError](err); ok && s.status != http.StatusNotFound || err != nil && !ok && isTransport(err) {
 		return false // try again soon, keep what there is
 	}
@@ -163,7 +169,7 @@ func (m *member) learnSources(ctx context.Context) bool {
 func (m *member) findSources(ctx context.Context) ([]EventSource, error) {
 	switch m.w.Events {
 	case EventsNone, "":
-		return nil, errors.New("no cache events are configured")
+		return nil, errNotWanted
 	case EventsAuto:
 	default:
 		return m.w.configuredSources()
@@ -175,5 +181,14 @@ func (m *member) findSources(ctx context.Context) ([]EventSource, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseSources(body, m.host)
+	return parseSources(body, m.host, func(host string) []netip.Addr {
+		addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		if err != nil {
+			return nil
+		}
+		for i := range addrs {
+			addrs[i] = addrs[i].Unmap()
+		}
+		return addrs
+	})
 }

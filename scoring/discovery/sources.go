@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,9 +16,13 @@ import (
 // failure.
 var errNoEvents = errors.New("the worker publishes no cache events: start it with --kv-events-config")
 
+// errNotWanted says that the configuration asks for no events.
+var errNotWanted = errors.New("no cache events are configured")
+
 // parseSources reads the body of /kv_event_sources: an object keyed by rank.
-// host is the worker's own, put in the place of wildcards.
-func parseSources(body []byte, host string) ([]EventSource, error) {
+// host is the worker's own, put in the place of wildcards; lookup returns the
+// addresses that a host name stands for, and is asked only where they matter.
+func parseSources(body []byte, host string, lookup func(host string) []netip.Addr) ([]EventSource, error) {
 	var ranks map[string]struct {
 		Enabled   *bool   `json:"enable_kv_cache_events"`
 		Publisher *string `json:"publisher"`
@@ -33,7 +38,7 @@ func parseSources(body []byte, host string) ([]EventSource, error) {
 	var sources []EventSource
 	for key, r := range ranks {
 		rank, err := strconv.Atoi(key)
-		if err != nil || rank < 0 {
+		if err != nil || rank < 0 || strconv.Itoa(rank) != key {
 			return nil, fmt.Errorf("cannot use /kv_event_sources: %q is no rank", clip(key))
 		}
 		if r.Enabled != nil && !*r.Enabled || r.Publisher != nil && *r.Publisher == "null" || r.Endpoint == nil {
@@ -51,13 +56,76 @@ func parseSources(body []byte, host string) ([]EventSource, error) {
 				return nil, fmt.Errorf("cannot ask rank %d for replays: %w", rank, err)
 			}
 		}
+		if addr, plain := plainHost(*r.Endpoint); plain {
+			if !sameHost(addr, host, lookup) {
+				return nil, connectsError(rank, addr, &s)
+			}
+			s.Hint = connectsHint(*r.Endpoint)
+		}
 		sources = append(sources, s)
 	}
 	if len(sources) == 0 {
 		return nil, errNoEvents
 	}
 	slices.SortFunc(sources, func(a, b EventSource) int { return cmp.Compare(a.Rank, b.Rank) })
+	if len(sources) == 1 {
+		// Behind an outer load balancer every rank is a server of its own, and
+		// the number is its place among servers that are workers of their own.
+		sources[0].Rank = 0
+	}
+	if last := sources[len(sources)-1].Rank; last >= maxRanks {
+		return nil, fmt.Errorf("cannot use /kv_event_sources: rank %d is beyond %d, the last that can be followed", last, maxRanks-1)
+	}
 	return sources, nil
+}
+
+// plainHost returns the host of an endpoint that vLLM does not bind by its
+// form: it binds one with "*" or "::" in it, and connects to any other.
+// "0.0.0.0" leads nowhere as an address to connect to, so it is taken for the
+// wildcard that was meant.
+func plainHost(endpoint string) (host string, plain bool) {
+	rest, ok := strings.CutPrefix(endpoint, "tcp://")
+	i := strings.LastIndexByte(rest, ':')
+	if !ok || i < 0 || strings.Contains(rest, "*") || strings.Contains(rest, "::") {
+		return "", false
+	}
+	host = strings.Trim(rest[:i], "[]")
+	return host, host != "" && host != "0.0.0.0"
+}
+
+// sameHost reports whether addr, a host of an event endpoint, is the worker's
+// own. A worker that took a free port ("tcp://*:0") reports its own address,
+// and so it is one that it listens on.
+func sameHost(addr, host string, lookup func(host string) []netip.Addr) bool {
+	if strings.EqualFold(addr, host) || isLoopback(addr) && isLoopback(host) {
+		return true
+	}
+	addrs := func(h string) []netip.Addr {
+		if ip, err := netip.ParseAddr(h); err == nil {
+			return []netip.Addr{ip.Unmap()}
+		}
+		return lookup(h)
+	}
+	own := addrs(host)
+	return len(own) > 0 && slices.ContainsFunc(addrs(addr), func(ip netip.Addr) bool { return slices.Contains(own, ip) })
+}
+
+// connectsError says what to configure for a publisher that connects to us.
+func connectsError(rank int, addr string, s *EventSource) error {
+	port := s.Endpoint[strings.LastIndexByte(s.Endpoint, ':')+1:]
+	replay := ""
+	if s.Replay != "" {
+		replay = fmt.Sprintf(" and its replay to %q", clip(s.Replay))
+	}
+	endpoint := clip(s.Endpoint)
+	return fmt.Errorf("rank %d connects its publisher to %q instead of listening: set the worker's eventsBind to where it reaches this gateway, as in tcp://*:%s%s; or, if %s is the worker itself, set its events to %q",
+		rank, endpoint, port, replay, clip(addr), endpoint)
+}
+
+// connectsHint is what to look at when an endpoint that may be one or the other
+// does not answer.
+func connectsHint(endpoint string) string {
+	return fmt.Sprintf("a worker that was started with the event endpoint %q connects to it; then set the worker's eventsBind to this address", clip(endpoint))
 }
 
 // resolveEndpoint turns an endpoint as the worker sees it into one that can be

@@ -42,6 +42,9 @@ type Worker struct {
 	// Bind says that Events is an address of ours to which the worker's
 	// publisher connects. Not with EventsAuto.
 	Bind bool
+	// From is who may connect to a bound endpoint, see EventSource.From; empty
+	// means the host of URL.
+	From string
 	// Replay is the replay endpoint beside a configured Events endpoint; empty
 	// if the worker has none. Rank r uses port + r.
 	Replay string
@@ -71,10 +74,16 @@ type EventSource struct {
 	Replay   string `json:"replay,omitempty"`
 	// Bind says that Endpoint is ours to listen on.
 	Bind bool `json:"bind,omitempty"`
+	// From is who may connect to a bound Endpoint: a host name, an address or a
+	// prefix such as 10.0.0.0/8.
+	From string `json:"from,omitempty"`
+	// Hint is what to look at when Endpoint does not answer; empty if nothing
+	// is special about it.
+	Hint string `json:"-"`
 }
 
-// maxRanks bounds what is believed about the number of ranks of a worker.
-const maxRanks = 1024
+// maxRanks bounds the data-parallel ranks of a worker, as package scoring does.
+const maxRanks = 256
 
 // Validate reports what is wrong with the description.
 func (w *Worker) Validate() error {
@@ -113,15 +122,28 @@ func (w *Worker) validate() error {
 		}
 		return nil
 	}
+	if w.From != "" && !w.Bind {
+		return errors.New("from is set without bind: it says who may connect to an endpoint of ours")
+	}
 	_, err = w.configuredSources()
 	return err
 }
 
 // configuredSources returns the sources of configured endpoints.
 func (w *Worker) configuredSources() ([]EventSource, error) {
+	from := ""
+	if w.Bind {
+		if from = w.From; from == "" {
+			u, err := url.Parse(w.URL)
+			if err != nil {
+				return nil, errors.New("url is not a URL")
+			}
+			from = u.Hostname()
+		}
+	}
 	var sources []EventSource
 	for r := range max(w.Ranks, 1) {
-		s := EventSource{Rank: r, Bind: w.Bind}
+		s := EventSource{Rank: r, Bind: w.Bind, From: from}
 		var err error
 		if s.Endpoint, err = addPort(w.Events, r); err != nil {
 			return nil, fmt.Errorf("events: %w", err)

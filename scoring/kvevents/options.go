@@ -118,8 +118,9 @@ type Stats struct {
 	// sequence number, size), BadBatches payloads that are no batch, and
 	// OtherRank batches that name another rank than their source's.
 	BadMessages, BadBatches, OtherRank uint64
-	// Connects counts live connections made, ConnectErrors those that failed.
-	Connects, ConnectErrors uint64
+	// Connects counts live connections made, ConnectErrors those that failed,
+	// and Refused peers of a bound endpoint that may not connect.
+	Connects, ConnectErrors, Refused uint64
 	// Err is the last connection or replay error, empty if none since the last
 	// success.
 	Err string

@@ -1,9 +1,13 @@
 package kvevents
 
 import (
+	"context"
 	"fmt"
 	"net"
+	"net/netip"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluicegate/sluice/scoring"
 )
@@ -20,15 +24,25 @@ type Source struct {
 	// Bind says that Endpoint is an address of ours, to which the worker's
 	// publisher connects; the host may then be "*".
 	Bind bool
+	// From is who may connect when binding: a host name, an IP address, or a
+	// prefix such as 10.0.0.0/8. Names are looked up for each connection. Empty
+	// lets anyone in who reaches Endpoint. ZMTP itself identifies nobody here.
+	From string
 	// Replay is the worker's replay endpoint; empty if it has none. It is
 	// always the worker that binds it.
 	Replay string
+	// Hint is added to the report of a connection that can't be made: what the
+	// one who configured it should look at. May be empty.
+	Hint string
 }
 
 // Validate reports what is wrong with the endpoints.
 func (s Source) Validate() error {
 	if _, _, err := parseEndpoint(s.Endpoint, s.Bind); err != nil {
 		return fmt.Errorf("cannot use event endpoint: %w", err)
+	}
+	if s.From != "" && !s.Bind {
+		return fmt.Errorf("cannot use event endpoint: %q says who may connect, but the endpoint is not bound", s.From)
 	}
 	if s.Replay == "" {
 		return nil
@@ -66,4 +80,38 @@ func parseEndpoint(endpoint string, bind bool) (network, addr string, err error)
 		return "", "", fmt.Errorf("%q names no host: put the worker's address in place of \"*\"", endpoint)
 	}
 	return "tcp", net.JoinHostPort(host, port), nil
+}
+
+// lookupTimeout bounds the look-up of the host that may connect.
+const lookupTimeout = 2 * time.Second
+
+// admits says whether a peer at addr may connect; the error tells why not. A
+// peer without an IP address (a Unix socket) is admitted: the file's
+// permissions decided.
+func (s Source) admits(ctx context.Context, addr net.Addr) error {
+	tcp, ok := addr.(*net.TCPAddr)
+	if s.From == "" || !ok {
+		return nil
+	}
+	peer := tcp.AddrPort().Addr().Unmap().WithZone("")
+	if prefix, err := netip.ParsePrefix(s.From); err == nil {
+		if prefix.Contains(peer) {
+			return nil
+		}
+		return fmt.Errorf("%v is not in %v", peer, prefix)
+	}
+	var own []netip.Addr
+	if ip, err := netip.ParseAddr(s.From); err == nil {
+		own = []netip.Addr{ip}
+	} else {
+		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+		defer cancel()
+		if own, err = net.DefaultResolver.LookupNetIP(ctx, "ip", s.From); err != nil {
+			return fmt.Errorf("cannot tell whether %v may: %w", peer, err)
+		}
+	}
+	if slices.ContainsFunc(own, func(ip netip.Addr) bool { return ip.Unmap().WithZone("") == peer }) {
+		return nil
+	}
+	return fmt.Errorf("%v is not %q", peer, s.From)
 }

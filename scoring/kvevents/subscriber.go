@@ -33,8 +33,10 @@ type Subscriber struct {
 	replay  *replay           // the one under way; nil if none
 	settled scoring.ViewState // last one logged
 
-	mu    sync.Mutex // protects stats
+	mu    sync.Mutex // protects what follows
 	stats Stats
+	// warned says that a refused peer was logged since the last admitted one.
+	warned bool
 }
 
 // NewSubscriber returns a subscriber that does nothing until Run. It doesn't
@@ -105,12 +107,34 @@ func (s *Subscriber) Run(ctx context.Context) error {
 		}
 		s.note(func(st *Stats) { st.Err = err.Error() })
 		if failures == 0 {
-			s.log.Warn("no connection to cache events, trying again", "endpoint", s.src.Endpoint, "err", err)
+			s.log.Warn("no connection to cache events, trying again", s.problem(err)...)
 		}
 		s.pause(ctx, failures)
 		failures++
 	}
 	return nil
+}
+
+// problem is what the log shows of a connection that could not be made or kept.
+func (s *Subscriber) problem(err error) []any {
+	args := []any{"endpoint", s.src.Endpoint, "err", err}
+	if s.src.Hint != "" {
+		args = append(args, "hint", s.src.Hint)
+	}
+	return args
+}
+
+// refused counts a peer that may not connect. A scanner may come again and
+// again, so only the first one since the last admitted is shown at once.
+func (s *Subscriber) refused(err error) {
+	level := slog.LevelDebug
+	s.note(func(st *Stats) {
+		st.Refused++
+		if !s.warned {
+			s.warned, level = true, slog.LevelWarn
+		}
+	})
+	s.log.Log(context.Background(), level, "refused a connection to the endpoint of cache events", "endpoint", s.src.Endpoint, "err", err)
 }
 
 // pause waits before the next connection, while the machine's own deadlines
@@ -140,7 +164,7 @@ func (s *Subscriber) connect(ctx context.Context, c *connector) (*link, error) {
 		wait, cancel = context.WithTimeout(ctx, at.Sub(s.opts.Now()))
 		defer cancel()
 	}
-	l, err := c.connect(ctx, wait, s.src, s.opts.DialTimeout)
+	l, err := c.connect(ctx, wait, s.src, s.opts.DialTimeout, s.refused)
 	if l == nil && wait.Err() != nil && ctx.Err() == nil {
 		s.do(s.machine.Tick(s.opts.Now()))
 		return nil, nil
@@ -158,8 +182,9 @@ func (c *connector) close() {
 }
 
 // connect returns the next live connection. When binding, it waits for the
-// publisher as long as wait lasts; ctx bounds the handshake that follows.
-func (c *connector) connect(ctx, wait context.Context, src Source, timeout time.Duration) (*link, error) {
+// publisher as long as wait lasts, and tells refused of peers that may not
+// connect; ctx bounds the handshake that follows.
+func (c *connector) connect(ctx, wait context.Context, src Source, timeout time.Duration, refused func(error)) (*link, error) {
 	if !src.Bind {
 		return dialLink(wait, src.Endpoint, zmq4.Sub, timeout)
 	}
@@ -173,11 +198,18 @@ func (c *connector) connect(ctx, wait context.Context, src Source, timeout time.
 			return nil, err
 		}
 	}
-	conn, err := c.accept(wait)
-	if err != nil {
-		return nil, err
+	for {
+		conn, err := c.accept(wait)
+		if err != nil {
+			return nil, err
+		}
+		if err := src.admits(ctx, conn.RemoteAddr()); err != nil {
+			conn.Close()
+			refused(err)
+			continue
+		}
+		return newLink(ctx, conn, zmq4.Sub, true, timeout)
 	}
-	return newLink(ctx, conn, zmq4.Sub, true, timeout)
 }
 
 // accept waits for a connection until ctx ends. The listener outlives it: a
@@ -225,7 +257,11 @@ func (s *Subscriber) session(ctx context.Context, l *link) error {
 		defer close(live)
 		readErr = readLive(ctx, l, live, s.free)
 	})
-	s.note(func(st *Stats) { st.Connects++; st.Connected, st.Since, st.Err = true, s.opts.Now(), "" })
+	s.note(func(st *Stats) {
+		st.Connects++
+		st.Connected, st.Since, st.Err = true, s.opts.Now(), ""
+		s.warned = false
+	})
 	s.log.Info("connected to cache events", "endpoint", s.src.Endpoint, "replay", s.src.Replay != "")
 	s.do(s.machine.Connected(s.opts.Now()))
 	s.loop(ctx, live)
