@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -130,7 +131,7 @@ type simTokenizer struct {
 // EncodeChat implements simworker.Tokenizer.
 func (t *simTokenizer) EncodeChat(body []byte) ([]uint32, error) {
 	var p tokenize.Prompts
-	if err := t.local.Append(&p, tokenize.Chat, body); err != nil {
+	if err := t.local.Append(context.Background(), &p, tokenize.Chat, body); err != nil {
 		return nil, err
 	}
 	return p.IDs, nil
@@ -139,7 +140,7 @@ func (t *simTokenizer) EncodeChat(body []byte) ([]uint32, error) {
 // EncodeCompletion implements simworker.Tokenizer.
 func (t *simTokenizer) EncodeCompletion(body []byte) ([][]uint32, error) {
 	var p tokenize.Prompts
-	if err := t.local.Append(&p, tokenize.Completion, body); err != nil {
+	if err := t.local.Append(context.Background(), &p, tokenize.Completion, body); err != nil {
 		return nil, err
 	}
 	out := make([][]uint32, p.Len())

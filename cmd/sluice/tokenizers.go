@@ -144,7 +144,7 @@ func (t *tokenizers) Tokenise(ctx context.Context, dst []uint32, model *gateway.
 func (t *tokenizers) find(ctx context.Context, m *modelTokenizer, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) bool {
 	switch tokenState(m.state.Load()) {
 	case tokensVerified, tokensUnverified:
-		if m.local.Append(dst, kind, body) != nil {
+		if m.local.Append(ctx, dst, kind, body) != nil {
 			return false
 		}
 		m.usedLocal.Add(1)
@@ -316,7 +316,7 @@ func (t *tokenizers) compare(ctx context.Context, m *modelTokenizer, base string
 			}
 			return 0, "", err
 		}
-		if err := m.local.Append(&local, p.kind, []byte(p.body)); err != nil || !slices.Equal(local.IDs, engine.IDs) {
+		if err := m.local.Append(ctx, &local, p.kind, []byte(p.body)); err != nil || !slices.Equal(local.IDs, engine.IDs) {
 			return agreed, p.shape, nil
 		}
 		agreed++

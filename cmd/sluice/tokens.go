@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,7 +44,7 @@ func newTokensCommand() *cobra.Command {
 			if explain {
 				return writeExplanation(cmd.OutOrStdout(), tok, kind, body)
 			}
-			return writeTokens(cmd.OutOrStdout(), tok, kind, body)
+			return writeTokens(cmd.Context(), cmd.OutOrStdout(), tok, kind, body)
 		}),
 	}
 	cmd.Flags().StringVar(&dir, "tokenizer", "", "folder with tokenizer.json and tokenizer_config.json")
@@ -87,9 +88,9 @@ func kindOfBody(body []byte) (tokenize.Kind, error) {
 	return 0, errors.New(`the request has neither "messages" (chat) nor "prompt" (completions)`)
 }
 
-func writeTokens(w io.Writer, tok *tokenize.Tokenizer, kind tokenize.Kind, body []byte) error {
+func writeTokens(ctx context.Context, w io.Writer, tok *tokenize.Tokenizer, kind tokenize.Kind, body []byte) error {
 	var prompts tokenize.Prompts
-	if err := tok.Append(&prompts, kind, body); err != nil {
+	if err := tok.Append(ctx, &prompts, kind, body); err != nil {
 		return err
 	}
 	all := make([][]uint32, prompts.Len())

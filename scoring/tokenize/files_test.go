@@ -109,7 +109,7 @@ func TestAddedTokensOfTheConfiguration(t *testing.T) {
 	}
 	defer tok.Close()
 	var got Prompts
-	if err := tok.Append(&got, Completion, []byte(`{"prompt":"<first><second><eos><more><|endoftext|>"}`)); err != nil {
+	if err := tok.Append(t.Context(), &got, Completion, []byte(`{"prompt":"<first><second><eos><more><|endoftext|>"}`)); err != nil {
 		t.Fatal(err)
 	}
 	if want := []uint32{4096, 4097, 4098, 4099, 0}; !slices.Equal(got.IDs, want) {
@@ -160,10 +160,10 @@ func TestLoadErrors(t *testing.T) {
 func TestNoTemplateServesCompletionsOnly(t *testing.T) {
 	tok := loadChanged(t, func(map[string]any) {})
 	var dst Prompts
-	if err := tok.Append(&dst, Chat, []byte(`{"messages":[{"role":"user","content":"x"}]}`)); !errors.Is(err, ErrUnsupported) {
+	if err := tok.Append(t.Context(), &dst, Chat, []byte(`{"messages":[{"role":"user","content":"x"}]}`)); !errors.Is(err, ErrUnsupported) {
 		t.Errorf("chat: got %v", err)
 	}
-	if err := tok.Append(&dst, Completion, []byte(`{"prompt":"x"}`)); err != nil {
+	if err := tok.Append(t.Context(), &dst, Completion, []byte(`{"prompt":"x"}`)); err != nil {
 		t.Errorf("completion: %v", err)
 	}
 }

@@ -25,7 +25,7 @@ func FuzzAppend(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, kind := range []Kind{Chat, Completion} {
 			dst := Prompts{IDs: []uint32{9}, Ends: []int{1}}
-			err := tok.Append(&dst, kind, body)
+			err := tok.Append(t.Context(), &dst, kind, body)
 			if err != nil {
 				if len(dst.IDs) != 1 || len(dst.Ends) != 1 {
 					t.Fatal("an error left something in dst")

@@ -68,6 +68,20 @@ func (m *memo) get(text string, framed bool) ([]uint32, bool) {
 	if m == nil {
 		return nil, false
 	}
+	ids, ok := m.peek(text, framed)
+	if ok {
+		m.hits.Add(1)
+	} else {
+		m.misses.Add(1)
+	}
+	return ids, ok
+}
+
+// peek is get for a look-up that is not counted.
+func (m *memo) peek(text string, framed bool) ([]uint32, bool) {
+	if m == nil {
+		return nil, false
+	}
 	key, s := m.locate(text, framed)
 	s.mu.Lock()
 	e := s.byKey[key]
@@ -77,10 +91,8 @@ func (m *memo) get(text string, framed bool) ([]uint32, bool) {
 	s.mu.Unlock()
 	// Entries do not change, so that a long comparison needs no lock.
 	if e == nil || e.framed != framed || e.text != text {
-		m.misses.Add(1)
 		return nil, false
 	}
-	m.hits.Add(1)
 	return e.ids, true
 }
 

@@ -99,7 +99,7 @@ func TestNoMemo(t *testing.T) {
 	tok := demo(t, Options{CacheBytes: -1})
 	var p Prompts
 	for range 2 {
-		if err := tok.Append(&p, Completion, []byte(`{"prompt":"a b c"}`)); err != nil {
+		if err := tok.Append(t.Context(), &p, Completion, []byte(`{"prompt":"a b c"}`)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -104,6 +104,16 @@ func (n *native) plan(kind Kind, body []byte, now time.Time) (plan, error) {
 	}, nil
 }
 
+// textOf is the text of a piece, by index.
+func (p *plan) textOf(i int) string {
+	piece := &p.pieces[i]
+	return p.text[piece.start : piece.start+piece.len]
+}
+
+// framed tells whether the tokenizer is asked for its own special tokens around
+// a piece.
+func (p *plan) framed() bool { return p.addSpecial && !p.cut }
+
 func (p *plan) free() { C.sluice_plan_free(p.native) }
 
 // encode returns the ids of text in Go memory.

@@ -60,7 +60,7 @@ func TestCollectorRunsAmidCalls(t *testing.T) {
 	tok := demo(t, Options{CacheBytes: -1})
 	body := completionBody(t, newTexts(13).next(200), true)
 	var want Prompts
-	if err := tok.Append(&want, Completion, body); err != nil {
+	if err := tok.Append(t.Context(), &want, Completion, body); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})
@@ -79,7 +79,7 @@ func TestCollectorRunsAmidCalls(t *testing.T) {
 		calls.Go(func() {
 			for range 100 {
 				var p Prompts
-				if err := tok.Append(&p, Completion, body); err != nil || !slices.Equal(p.IDs, want.IDs) {
+				if err := tok.Append(t.Context(), &p, Completion, body); err != nil || !slices.Equal(p.IDs, want.IDs) {
 					t.Errorf("got %v, %v", p.IDs, err)
 					return
 				}
@@ -92,7 +92,7 @@ func TestCollectorRunsAmidCalls(t *testing.T) {
 }
 
 func TestConcurrentUse(t *testing.T) {
-	tok := demo(t, Options{CacheBytes: 256 << 10, Parallel: 2})
+	tok := demo(t, Options{CacheBytes: 256 << 10, Gate: NewGate(2)})
 	want := map[string][]uint32{}
 	gen := newTexts(5)
 	var bodies []string
@@ -103,7 +103,7 @@ func TestConcurrentUse(t *testing.T) {
 		}
 		body := string(completionBody(t, text, true))
 		var p Prompts
-		if err := tok.Append(&p, Completion, []byte(body)); err != nil {
+		if err := tok.Append(t.Context(), &p, Completion, []byte(body)); err != nil {
 			t.Fatal(err)
 		}
 		bodies = append(bodies, body)
@@ -117,7 +117,7 @@ func TestConcurrentUse(t *testing.T) {
 			for range 300 {
 				body := bodies[rng.IntN(len(bodies))]
 				p.Reset()
-				if err := tok.Append(&p, Completion, []byte(body)); err != nil {
+				if err := tok.Append(t.Context(), &p, Completion, []byte(body)); err != nil {
 					t.Error(err)
 					return
 				}
@@ -147,7 +147,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 			wg.Go(func() {
 				for {
 					var p Prompts
-					err := tok.Append(&p, Completion, body)
+					err := tok.Append(t.Context(), &p, Completion, body)
 					select {
 					case started <- struct{}{}:
 					default:
@@ -187,7 +187,7 @@ func TestCloseFreesMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		var p Prompts
-		if err := tok.Append(&p, Completion, completionBody(t, newTexts(9).next(5000), true)); err != nil {
+		if err := tok.Append(t.Context(), &p, Completion, completionBody(t, newTexts(9).next(5000), true)); err != nil {
 			t.Error(err)
 		}
 		if err := tok.Close(); err != nil {

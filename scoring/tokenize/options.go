@@ -20,9 +20,9 @@ type Options struct {
 	// CacheBytes bounds the memo of encoded segments. 0 means 256 MiB, a negative
 	// number switches the memo off.
 	CacheBytes int64
-	// Parallel bounds how many long texts are encoded at the same time, so that a
-	// burst of them leaves processors for everything else. 0 means GOMAXPROCS.
-	Parallel int
+	// Gate bounds the encoding of long texts; tokenizers of one process should
+	// share one. Nil means one of its own with GOMAXPROCS places.
+	Gate *Gate
 	// Now is the clock that templates see through strftime_now; its location
 	// should be the workers'. Nil means time.Now.
 	Now func() time.Time

@@ -53,7 +53,7 @@ func TestParity(t *testing.T) {
 			tok := load(t, model)
 			for _, row := range readParity(t, model) {
 				var got Prompts
-				err := tok.Append(&got, row.kind(), row.Request)
+				err := tok.Append(t.Context(), &got, row.kind(), row.Request)
 				if row.TokenIDs == nil {
 					refused--
 					wantRejected(t, row, err)
@@ -99,7 +99,7 @@ func TestParityCatchesAWrongTokenizer(t *testing.T) {
 	equal := map[Kind]int{}
 	for _, row := range readParity(t, "deepseek_v3") {
 		var got Prompts
-		if err := tok.Append(&got, row.kind(), row.Request); err != nil {
+		if err := tok.Append(t.Context(), &got, row.kind(), row.Request); err != nil {
 			t.Errorf("%s: %v", row.Name, err)
 			continue
 		}

@@ -77,7 +77,7 @@ func TestSegmentsEqualTheWhole(t *testing.T) {
 				}
 				for range 2 {
 					var got Prompts
-					if err := tok.Append(&got, Completion, completionBody(t, text, addSpecial)); err != nil {
+					if err := tok.Append(t.Context(), &got, Completion, completionBody(t, text, addSpecial)); err != nil {
 						t.Fatal(err)
 					}
 					if !slices.Equal(got.IDs, want) {
@@ -162,7 +162,7 @@ func TestWholeWhereCuttingIsNotExact(t *testing.T) {
 					t.Fatal(err)
 				}
 				var got Prompts
-				if err := tok.Append(&got, Completion, completionBody(t, text, addSpecial)); err != nil {
+				if err := tok.Append(t.Context(), &got, Completion, completionBody(t, text, addSpecial)); err != nil {
 					t.Fatal(err)
 				}
 				if !slices.Equal(got.IDs, want) {

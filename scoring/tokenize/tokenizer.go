@@ -3,27 +3,22 @@
 package tokenize
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// longText is the length from which a text counts as long: encoding it takes
-// milliseconds, and only Options.Parallel of them run at the same time.
-const longText = 4 << 10
-
 // Tokenizer computes token ids in this process, with the tokenizer and the chat
 // template of one model. It is safe for concurrent use.
 type Tokenizer struct {
-	memo *memo
-	now  func() time.Time
-	// gate holds a place for every long text that is being encoded.
-	gate    chan struct{}
+	memo    *memo
+	now     func() time.Time
+	gate    *Gate
 	encoded atomic.Uint64
 
 	// mu keeps Close from freeing native under a call: calls hold it for reading.
@@ -63,11 +58,9 @@ func LoadFS(fsys fs.FS, opts Options) (*Tokenizer, error) {
 	if t.now == nil {
 		t.now = time.Now
 	}
-	parallel := opts.Parallel
-	if parallel <= 0 {
-		parallel = runtime.GOMAXPROCS(0)
+	if t.gate = opts.Gate; t.gate == nil {
+		t.gate = NewGate(0)
 	}
-	t.gate = make(chan struct{}, parallel)
 	switch {
 	case opts.CacheBytes == 0:
 		t.memo = newMemo(256 << 20)
@@ -78,22 +71,24 @@ func LoadFS(fsys fs.FS, opts Options) (*Tokenizer, error) {
 }
 
 // Append adds the prompts of body, the client's whole JSON body, to dst. Prompts
-// that are token ids are taken over as they are. On an error dst is as before.
+// that are token ids are taken over as they are. It waits for a place at the gate
+// if there is much to encode. On an error dst is as before.
 //
 // Errors: *RenderError when the template rejects the conversation, ErrInvalid
 // for a body that is no request of its kind, ErrUnsupported for one whose ids
-// cannot be computed exactly here, ErrClosed. None of them quotes the body,
-// except for the template's own words in a RenderError.
-func (t *Tokenizer) Append(dst *Prompts, kind Kind, body []byte) error {
+// cannot be computed exactly here, ErrClosed, and the context's error if ctx ends
+// at the gate. None of them quotes the body, except for the template's own words
+// in a RenderError.
+func (t *Tokenizer) Append(ctx context.Context, dst *Prompts, kind Kind, body []byte) error {
 	ids, ends := len(dst.IDs), len(dst.Ends)
-	if err := t.append(dst, kind, body); err != nil {
+	if err := t.append(ctx, dst, kind, body); err != nil {
 		dst.IDs, dst.Ends = dst.IDs[:ids], dst.Ends[:ends]
 		return fmt.Errorf("cannot tokenise: %w", err)
 	}
 	return nil
 }
 
-func (t *Tokenizer) append(dst *Prompts, kind Kind, body []byte) error {
+func (t *Tokenizer) append(ctx context.Context, dst *Prompts, kind Kind, body []byte) error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	p, err := t.plan(kind, body)
@@ -102,7 +97,9 @@ func (t *Tokenizer) append(dst *Prompts, kind Kind, body []byte) error {
 	}
 	defer p.free()
 	frame := p.cut && p.addSpecial
-	for _, prompt := range p.prompts {
+	work := encoding{t: t, ctx: ctx, plan: &p}
+	defer work.done()
+	for i, prompt := range p.prompts {
 		if prompt.ids != 0 {
 			dst.IDs = append(dst.IDs, p.ids[prompt.start:prompt.end]...)
 			dst.end()
@@ -111,16 +108,10 @@ func (t *Tokenizer) append(dst *Prompts, kind Kind, body []byte) error {
 		if frame {
 			dst.IDs = append(dst.IDs, t.native.before...)
 		}
-		for _, piece := range p.pieces[prompt.start:prompt.end] {
-			if piece.special != 0 {
-				dst.IDs = append(dst.IDs, uint32(piece.id))
-				continue
-			}
-			ids, _, err := t.encode(p.text[piece.start:piece.start+piece.len], p.addSpecial && !p.cut)
-			if err != nil {
+		for j := prompt.start; j < prompt.end; j++ {
+			if dst.IDs, err = work.appendPiece(dst.IDs, i, int(j)); err != nil {
 				return err
 			}
-			dst.IDs = append(dst.IDs, ids...)
 		}
 		if frame {
 			dst.IDs = append(dst.IDs, t.native.after...)
@@ -128,6 +119,72 @@ func (t *Tokenizer) append(dst *Prompts, kind Kind, body []byte) error {
 		dst.end()
 	}
 	return nil
+}
+
+// encoding is the encoding of one plan.
+type encoding struct {
+	t    *Tokenizer
+	ctx  context.Context
+	plan *plan
+	// asked is set once it is known how much there is to encode, held while it
+	// has a place at the gate.
+	asked, held bool
+}
+
+// appendPiece appends the ids of a piece of a prompt, both by index.
+func (e *encoding) appendPiece(dst []uint32, prompt, i int) ([]uint32, error) {
+	piece := &e.plan.pieces[i]
+	if piece.special != 0 {
+		return append(dst, uint32(piece.id)), nil
+	}
+	text, framed := e.plan.textOf(i), e.plan.framed()
+	ids, ok := e.t.memo.get(text, framed)
+	if !ok && !e.asked {
+		if err := e.enter(prompt, i); err != nil {
+			return dst, err
+		}
+		// While this one waited, a request with the same text may have finished it.
+		ids, ok = e.t.memo.peek(text, framed)
+	}
+	if !ok {
+		var err error
+		if ids, err = e.t.encode(text, framed); err != nil {
+			return dst, err
+		}
+	}
+	return append(dst, ids...), nil
+}
+
+// enter waits for a place if what is left to encode, from a piece on, is much.
+func (e *encoding) enter(prompt, i int) error {
+	e.asked = true
+	n := 0
+	for _, p := range e.plan.prompts[prompt:] {
+		for j := max(int(p.start), i); p.ids == 0 && j < int(p.end); j++ {
+			if e.plan.pieces[j].special != 0 {
+				continue
+			}
+			text := e.plan.textOf(j)
+			if _, ok := e.t.memo.peek(text, e.plan.framed()); !ok {
+				n += len(text)
+			}
+		}
+	}
+	if n < shortText {
+		return nil
+	}
+	if err := e.t.gate.acquire(e.ctx, n); err != nil {
+		return err
+	}
+	e.held = true
+	return nil
+}
+
+// done gives the place back.
+func (e *encoding) done() {
+	if e.held {
+		e.t.gate.release()
+	}
 }
 
 // Explain is Append for a reader: it returns the rendered prompts and how they
@@ -163,8 +220,10 @@ func (t *Tokenizer) explain(kind Kind, body []byte) (Explanation, error) {
 			s := Segment{Text: text, Special: piece.special != 0}
 			if s.Special {
 				s.IDs = []uint32{uint32(piece.id)}
-			} else if s.IDs, s.Cached, err = t.encode(text, p.addSpecial && !p.cut); err != nil {
-				return Explanation{}, err
+			} else if s.IDs, s.Cached = t.memo.get(text, p.framed()); !s.Cached {
+				if s.IDs, err = t.encode(text, p.framed()); err != nil {
+					return Explanation{}, err
+				}
 			}
 			s.IDs = append([]uint32(nil), s.IDs...)
 			out.Text += text
@@ -197,34 +256,17 @@ func (t *Tokenizer) plan(kind Kind, body []byte) (plan, error) {
 	return t.native.plan(kind, body, t.now())
 }
 
-// encode returns the ids of a text, remembered or new; the caller must not
-// change them. The text is not kept. framed asks for the tokenizer's own special
-// tokens around it.
-func (t *Tokenizer) encode(text string, framed bool) (ids []uint32, cached bool, err error) {
-	if ids, ok := t.memo.get(text, framed); ok {
-		return ids, true, nil
-	}
-	if len(text) >= longText {
-		select {
-		case t.gate <- struct{}{}:
-		default:
-			t.gate <- struct{}{}
-			// While this one waited, a request with the same text may have
-			// finished it.
-			if ids, ok := t.memo.get(text, framed); ok {
-				<-t.gate
-				return ids, true, nil
-			}
-		}
-		defer func() { <-t.gate }()
-	}
-	ids, err = t.native.encode(text, framed)
+// encode computes and remembers the ids of a text; the caller must not change
+// them. The text is not kept. framed asks for the tokenizer's own special tokens
+// around it.
+func (t *Tokenizer) encode(text string, framed bool) ([]uint32, error) {
+	ids, err := t.native.encode(text, framed)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	t.encoded.Add(uint64(len(text)))
 	t.memo.put(text, framed, ids)
-	return ids, false, nil
+	return ids, nil
 }
 
 // Decode returns the text of ids, without special tokens when skipSpecial is

@@ -2,7 +2,10 @@
 
 package tokenize
 
-import "io/fs"
+import (
+	"context"
+	"io/fs"
+)
 
 // Tokenizer computes token ids in this process. This build has no native
 // library, so that none can be loaded and no method is ever called.
@@ -15,7 +18,7 @@ func Load(string, Options) (*Tokenizer, error) { return nil, ErrNoNative }
 func LoadFS(fs.FS, Options) (*Tokenizer, error) { return nil, ErrNoNative }
 
 // Append returns ErrNoNative in this build.
-func (*Tokenizer) Append(*Prompts, Kind, []byte) error { return ErrNoNative }
+func (*Tokenizer) Append(context.Context, *Prompts, Kind, []byte) error { return ErrNoNative }
 
 // Explain returns ErrNoNative in this build.
 func (*Tokenizer) Explain(Kind, []byte) (Explanation, error) { return Explanation{}, ErrNoNative }

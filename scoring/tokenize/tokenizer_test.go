@@ -4,6 +4,7 @@ package tokenize
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ func demo(tb testing.TB, opts Options) *Tokenizer {
 func TestNULDoesNotCutAPrompt(t *testing.T) {
 	tok := load(t, "qwen3")
 	var got Prompts
-	if err := tok.Append(&got, Completion, []byte(`{"prompt":"ab\u0000cd"}`)); err != nil {
+	if err := tok.Append(t.Context(), &got, Completion, []byte(`{"prompt":"ab\u0000cd"}`)); err != nil {
 		t.Fatal(err)
 	}
 	if want := []uint32{370, 188, 4385}; !slices.Equal(got.IDs, want) {
@@ -45,7 +46,7 @@ func TestCompletionForms(t *testing.T) {
 	f := func(body string, want ...[]uint32) {
 		t.Helper()
 		got := Prompts{IDs: []uint32{7}, Ends: []int{1}}
-		if err := tok.Append(&got, Completion, []byte(body)); err != nil {
+		if err := tok.Append(t.Context(), &got, Completion, []byte(body)); err != nil {
 			t.Errorf("%s: %v", body, err)
 			return
 		}
@@ -73,10 +74,10 @@ func TestChatWithSpecialTokens(t *testing.T) {
 	tok := load(t, "llama3_1")
 	var plain, added Prompts
 	body := `{"messages":[{"role":"user","content":"hello"}]%s}`
-	if err := tok.Append(&plain, Chat, fmt.Appendf(nil, body, "")); err != nil {
+	if err := tok.Append(t.Context(), &plain, Chat, fmt.Appendf(nil, body, "")); err != nil {
 		t.Fatal(err)
 	}
-	if err := tok.Append(&added, Chat, fmt.Appendf(nil, body, `,"add_special_tokens":true`)); err != nil {
+	if err := tok.Append(t.Context(), &added, Chat, fmt.Appendf(nil, body, `,"add_special_tokens":true`)); err != nil {
 		t.Fatal(err)
 	}
 	if want := append([]uint32{128000}, plain.IDs...); !slices.Equal(added.IDs, want) {
@@ -91,7 +92,7 @@ func TestRefusals(t *testing.T) {
 	f := func(kind Kind, body string, want error, word string) {
 		t.Helper()
 		dst := Prompts{IDs: []uint32{1, 2}, Ends: []int{2}}
-		err := tok.Append(&dst, kind, []byte(body))
+		err := tok.Append(t.Context(), &dst, kind, []byte(body))
 		if !errors.Is(err, want) {
 			t.Errorf("%s: got %v, want %v", body, err, want)
 			return
@@ -155,7 +156,7 @@ func TestExplainCoversTheIDs(t *testing.T) {
 		tok := load(t, model)
 		for _, row := range readParity(t, model) {
 			var want Prompts
-			if err := tok.Append(&want, row.kind(), row.Request); err != nil {
+			if err := tok.Append(t.Context(), &want, row.kind(), row.Request); err != nil {
 				continue
 			}
 			got, err := tok.Explain(row.kind(), row.Request)
@@ -190,7 +191,7 @@ func TestDemoModelRoundTrips(t *testing.T) {
 			t.Fatalf("%v", err)
 		}
 		var got Prompts
-		if err := tok.Append(&got, Completion, body); err != nil {
+		if err := tok.Append(context.Background(), &got, Completion, body); err != nil {
 			t.Fatalf("%q: %v", text, err)
 		}
 		if back := tok.Decode(got.IDs, false); back != text {
@@ -243,7 +244,7 @@ func TestRepeatsAreRemembered(t *testing.T) {
 		}
 		before := tok.Stats().EncodedBytes
 		p.Reset()
-		if err := tok.Append(&p, Chat, body); err != nil {
+		if err := tok.Append(t.Context(), &p, Chat, body); err != nil {
 			t.Fatal(err)
 		}
 		if grown := tok.Stats().EncodedBytes - before; grown > uint64(len(long)+100) {
@@ -261,18 +262,18 @@ func TestBodyIsNotKept(t *testing.T) {
 	tok := demo(t, Options{})
 	body := []byte(`{"prompt":"first words of a prompt"}`)
 	var first, again Prompts
-	if err := tok.Append(&first, Completion, bytes.Clone(body)); err != nil {
+	if err := tok.Append(t.Context(), &first, Completion, bytes.Clone(body)); err != nil {
 		t.Fatal(err)
 	}
 	scratch := bytes.Clone(body)
-	if err := tok.Append(&again, Completion, scratch); err != nil {
+	if err := tok.Append(t.Context(), &again, Completion, scratch); err != nil {
 		t.Fatal(err)
 	}
 	for i := range scratch {
 		scratch[i] = 'x'
 	}
 	again.Reset()
-	if err := tok.Append(&again, Completion, body); err != nil {
+	if err := tok.Append(t.Context(), &again, Completion, body); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(first.IDs, again.IDs) {

@@ -51,7 +51,7 @@ func BenchmarkAppend(b *testing.B) {
 				b.SetBytes(int64(size))
 				for i := 0; b.Loop(); i++ {
 					p.Reset()
-					if err := cold.Append(&p, Chat, bodies[i%len(bodies)]); err != nil {
+					if err := cold.Append(b.Context(), &p, Chat, bodies[i%len(bodies)]); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -59,14 +59,14 @@ func BenchmarkAppend(b *testing.B) {
 			b.Run(name+"repeated", func(b *testing.B) {
 				body := conversationBody(b, size, -1)
 				var p Prompts
-				if err := tok.Append(&p, Chat, body); err != nil {
+				if err := tok.Append(b.Context(), &p, Chat, body); err != nil {
 					b.Fatal(err)
 				}
 				b.ReportAllocs()
 				b.SetBytes(int64(size))
 				for b.Loop() {
 					p.Reset()
-					if err := tok.Append(&p, Chat, body); err != nil {
+					if err := tok.Append(b.Context(), &p, Chat, body); err != nil {
 						b.Fatal(err)
 					}
 				}
