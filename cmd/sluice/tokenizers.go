@@ -150,7 +150,7 @@ func (t *tokenizers) find(ctx context.Context, m *modelTokenizer, dst *tokenize.
 		m.usedLocal.Add(1)
 	default:
 		base := t.worker(m.name)
-		if base == "" || t.remote.Append(ctx, base, m.upstream, dst, kind, body) != nil {
+		if base == "" || t.remote.Append(ctx, tokenize.Target{URL: base, Model: m.upstream}, dst, kind, body) != nil {
 			return false
 		}
 		m.usedRemote.Add(1)
@@ -310,7 +310,7 @@ func (t *tokenizers) verify(ctx context.Context, m *modelTokenizer) bool {
 func (t *tokenizers) compare(ctx context.Context, m *modelTokenizer, base string) (agreed int, disagrees string, err error) {
 	for _, p := range probes {
 		var local, engine tokenize.Prompts
-		if err := t.remote.Append(ctx, base, m.upstream, &engine, p.kind, []byte(p.body)); err != nil {
+		if err := t.remote.Append(ctx, tokenize.Target{URL: base, Model: m.upstream}, &engine, p.kind, []byte(p.body)); err != nil {
 			if status, ok := errors.AsType[*tokenize.StatusError](err); ok && status.Code == http.StatusBadRequest {
 				continue // this template has no such shape
 			}

@@ -2,6 +2,7 @@ package tokenize
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,28 +10,49 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 )
 
 // RemoteOptions bounds a Remote. The zero value is usable.
 type RemoteOptions struct {
-	// Timeout bounds one call, all of it. 0 means 2 s.
+	// Timeout bounds one Append, all of it. 0 means 1 s.
 	Timeout time.Duration
+	// Parallel bounds the Appends that ask one worker at the same time. 0 means 16.
+	Parallel int
+	// MaxTexts bounds the texts of one body, each of which costs a call. 0 means 16.
+	MaxTexts int
+	// OpenAfter failures in a row stop all calls to a worker, 0 means 5; OpenFor
+	// later one call tries whether it answers again, 0 means 10 s.
+	OpenAfter int
+	OpenFor   time.Duration
 	// MaxAnswer bounds the answer in bytes. 0 means 32 MiB, room for some four
 	// million ids.
 	MaxAnswer int64
-	// APIKey is sent as a bearer token when it is not empty.
-	APIKey string
 	// Client makes the calls. Nil means one of Remote's own, which neither uses a
 	// proxy nor follows redirects.
 	Client *http.Client
 }
 
 // Remote computes token ids by asking a worker's /tokenize. It is the way out
-// for a model without a verified local tokenizer. It is safe for concurrent use.
+// for a model without a verified local tokenizer. A worker that fails is left
+// alone for a while, and one that has enough to answer is not asked for more; both
+// fail at once, since a request that waits for its token ids loses more than they
+// can save. It is safe for concurrent use.
 type Remote struct {
 	opts   RemoteOptions
 	client *http.Client
+
+	mu      sync.Mutex // protects workers
+	workers map[string]*remoteWorker
+}
+
+// Target is whom a Remote asks.
+type Target struct {
+	// URL is the worker's address, Model the name it serves the model under.
+	URL, Model string
+	// APIKey is sent as a bearer token when it is not empty.
+	APIKey string
 }
 
 // StatusError tells that a worker refused to tokenise. The worker's own message
@@ -48,17 +70,17 @@ func (e *StatusError) Error() string {
 
 // NewRemote returns a client with the given bounds.
 func NewRemote(opts RemoteOptions) *Remote {
-	if opts.Timeout <= 0 {
-		opts.Timeout = 2 * time.Second
-	}
-	if opts.MaxAnswer <= 0 {
-		opts.MaxAnswer = 32 << 20
-	}
+	opts.Timeout = cmp.Or(opts.Timeout, time.Second)
+	opts.Parallel = cmp.Or(opts.Parallel, 16)
+	opts.MaxTexts = cmp.Or(opts.MaxTexts, 16)
+	opts.OpenAfter = cmp.Or(opts.OpenAfter, 5)
+	opts.OpenFor = cmp.Or(opts.OpenFor, 10*time.Second)
+	opts.MaxAnswer = cmp.Or(opts.MaxAnswer, 32<<20)
 	client := opts.Client
 	if client == nil {
 		client = &http.Client{
 			Transport: &http.Transport{
-				MaxIdleConnsPerHost: 16,
+				MaxIdleConnsPerHost: opts.Parallel,
 				// Below the five seconds for which the engines' HTTP server keeps an
 				// idle connection.
 				IdleConnTimeout: 4 * time.Second,
@@ -66,57 +88,125 @@ func NewRemote(opts RemoteOptions) *Remote {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
-	return &Remote{opts: opts, client: client}
+	return &Remote{opts: opts, client: client, workers: make(map[string]*remoteWorker)}
 }
 
-// Append adds the prompts of body to dst, as the worker at baseURL tokenises
-// them for model, which is the name that worker serves the model under. Prompts
+// Append adds the prompts of body to dst, as the worker tokenises them. Prompts
 // that are token ids already are added without a call; a list of texts costs one
 // call each. On an error dst is as before.
 //
 // Errors: ErrInvalid for a body that is no request of its kind, ErrUnsupported
-// for a prompt /tokenize cannot express, *StatusError when the worker refuses,
-// the context's error when ctx ends; everything else is a failed call or an
-// answer that is none.
-func (r *Remote) Append(ctx context.Context, baseURL, model string, dst *Prompts, kind Kind, body []byte) error {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
-		return fmt.Errorf("cannot tokenise remotely: %w: not a JSON object", ErrInvalid)
-	}
-	endpoint, err := url.JoinPath(baseURL, "tokenize")
-	if err != nil {
-		return fmt.Errorf("cannot tokenise remotely: worker address is no URL")
-	}
-	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
-	defer cancel()
-
+// for a prompt /tokenize cannot express or that is too much to ask, *StatusError
+// when the worker refuses, ErrBusy and ErrBroken without a call when it is not to
+// be asked now, the context's error when ctx ends; everything else is a failed
+// call or an answer that is none.
+func (r *Remote) Append(ctx context.Context, to Target, dst *Prompts, kind Kind, body []byte) error {
 	ids, ends := len(dst.IDs), len(dst.Ends)
-	switch kind {
-	case Chat:
-		err = r.appendChat(ctx, endpoint, model, dst, fields)
-	case Completion:
-		err = r.appendCompletion(ctx, endpoint, model, dst, fields)
-	default:
-		panic("BUG: tokenize: unknown kind of request")
-	}
-	if err != nil {
+	if err := r.append(ctx, to, dst, kind, body); err != nil {
 		dst.IDs, dst.Ends = dst.IDs[:ids], dst.Ends[:ends]
 		return fmt.Errorf("cannot tokenise remotely: %w", err)
 	}
 	return nil
 }
 
-// appendChat sends what /tokenize understands of a chat body. Fields that only
+func (r *Remote) append(ctx context.Context, to Target, dst *Prompts, kind Kind, body []byte) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
+		return fmt.Errorf("%w: not a JSON object", ErrInvalid)
+	}
+	if err := refuseFields(fields); err != nil {
+		return err
+	}
+	var asks []question
+	var err error
+	switch kind {
+	case Chat:
+		asks, err = chatQuestion(fields)
+	case Completion:
+		asks, err = completionQuestions(dst, fields)
+	default:
+		panic("BUG: tokenize: unknown kind of request")
+	}
+	switch {
+	case err != nil:
+		return err
+	case len(asks) == 0:
+		return nil
+	case len(asks) > r.opts.MaxTexts:
+		return fmt.Errorf("%w: prompt: a list of %d texts, %d are asked for at most", ErrUnsupported, len(asks), r.opts.MaxTexts)
+	}
+	return r.worker(to.URL).do(ctx, func() error {
+		ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+		defer cancel()
+		for _, ask := range asks {
+			if err := r.call(ctx, to, ask, dst); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// question is the body of a call of /tokenize.
+type question map[string]json.RawMessage
+
+// refuseFields refuses fields with which the engine's prompt is another one
+// than /tokenize gives, since it does not know them.
+func refuseFields(fields map[string]json.RawMessage) error {
+	for _, name := range []string{"truncate_prompt_tokens", "prompt_embeds"} {
+		if !isNull(fields[name]) {
+			return fmt.Errorf("%w: %s", ErrUnsupported, name)
+		}
+	}
+	var forwarded struct {
+		IDs json.RawMessage `json:"prompt_token_ids"`
+	}
+	if raw := fields["kv_transfer_params"]; !isNull(raw) && json.Unmarshal(raw, &forwarded) == nil && !isNull(forwarded.IDs) {
+		return fmt.Errorf("%w: kv_transfer_params.prompt_token_ids", ErrUnsupported)
+	}
+	return nil
+}
+
+// refuseMedia refuses messages with parts that are not text: the worker would
+// load a picture once to count it and once more to see it.
+func refuseMedia(messages json.RawMessage) error {
+	var list []struct {
+		Content json.RawMessage `json:"content"`
+	}
+	if json.Unmarshal(messages, &list) != nil {
+		return nil // the worker says what is wrong
+	}
+	for i := range list {
+		var parts []struct {
+			Type string `json:"type"`
+		}
+		if raw := bytes.TrimSpace(list[i].Content); len(raw) == 0 || raw[0] != '[' || json.Unmarshal(raw, &parts) != nil {
+			continue
+		}
+		for j := range parts {
+			switch parts[j].Type {
+			case "text", "input_text", "output_text", "refusal", "thinking":
+			default:
+				return fmt.Errorf("%w: messages[%d].content[%d]: a part that is not text", ErrUnsupported, i, j)
+			}
+		}
+	}
+	return nil
+}
+
+// chatQuestion asks what /tokenize understands of a chat body. Fields that only
 // the chat endpoint has, but that reach the template as variables, travel among
 // the template's variables.
-func (r *Remote) appendChat(ctx context.Context, endpoint, model string, dst *Prompts, fields map[string]json.RawMessage) error {
+func chatQuestion(fields map[string]json.RawMessage) ([]question, error) {
 	if isNull(fields["messages"]) {
-		return fmt.Errorf("%w: messages: missing; send a list of messages", ErrInvalid)
+		return nil, fmt.Errorf("%w: messages: missing; send a list of messages", ErrInvalid)
 	}
-	ask := map[string]json.RawMessage{}
+	if err := refuseMedia(fields["messages"]); err != nil {
+		return nil, err
+	}
+	ask := question{}
 	for _, name := range []string{
-		"messages", "tools", "add_generation_prompt", "continue_final_message", "add_special_tokens",
-		"chat_template", "media_io_kwargs", "mm_processor_kwargs",
+		"messages", "tools", "add_generation_prompt", "continue_final_message", "add_special_tokens", "chat_template",
 	} {
 		if v, ok := fields[name]; ok {
 			ask[name] = v
@@ -125,7 +215,7 @@ func (r *Remote) appendChat(ctx context.Context, endpoint, model string, dst *Pr
 	kwargs := map[string]json.RawMessage{}
 	if v := fields["chat_template_kwargs"]; !isNull(v) {
 		if err := json.Unmarshal(v, &kwargs); err != nil {
-			return fmt.Errorf("%w: chat_template_kwargs: must be an object", ErrInvalid)
+			return nil, fmt.Errorf("%w: chat_template_kwargs: must be an object", ErrInvalid)
 		}
 	}
 	if v := fields["documents"]; !isNull(v) {
@@ -143,32 +233,27 @@ func (r *Remote) appendChat(ctx context.Context, endpoint, model string, dst *Pr
 	if len(kwargs) > 0 {
 		ask["chat_template_kwargs"] = mustMarshal(kwargs)
 	}
-	return r.call(ctx, endpoint, model, ask, dst)
+	return []question{ask}, nil
 }
 
-// appendCompletion sends one call per text and none for token ids.
-func (r *Remote) appendCompletion(ctx context.Context, endpoint, model string, dst *Prompts, fields map[string]json.RawMessage) error {
-	if !isNull(fields["prompt_embeds"]) {
-		return fmt.Errorf("%w: prompt_embeds", ErrUnsupported)
-	}
+// completionQuestions asks for each text, and appends prompts that are token ids.
+func completionQuestions(dst *Prompts, fields map[string]json.RawMessage) ([]question, error) {
 	texts, ids, err := completionPrompts(fields["prompt"])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, p := range ids {
 		dst.IDs = append(dst.IDs, p...)
 		dst.end()
 	}
-	for _, text := range texts {
-		ask := map[string]json.RawMessage{"prompt": text}
+	asks := make([]question, len(texts))
+	for i, text := range texts {
+		asks[i] = question{"prompt": text}
 		if v, ok := fields["add_special_tokens"]; ok {
-			ask["add_special_tokens"] = v
-		}
-		if err := r.call(ctx, endpoint, model, ask, dst); err != nil {
-			return err
+			asks[i]["add_special_tokens"] = v
 		}
 	}
-	return nil
+	return asks, nil
 }
 
 // completionPrompts reads the four forms of a completions prompt. Texts stay
@@ -208,15 +293,19 @@ func completionPrompts(raw json.RawMessage) (texts []json.RawMessage, ids [][]ui
 }
 
 // call posts one question and appends the answer's ids as one prompt.
-func (r *Remote) call(ctx context.Context, endpoint, model string, ask map[string]json.RawMessage, dst *Prompts) error {
-	ask["model"] = mustMarshal(model)
+func (r *Remote) call(ctx context.Context, to Target, ask question, dst *Prompts) error {
+	endpoint, err := url.JoinPath(to.URL, "tokenize")
+	if err != nil {
+		return errors.New("worker address is no URL")
+	}
+	ask["model"] = mustMarshal(to.Model)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, bytes.NewReader(mustMarshal(ask)))
 	if err != nil {
 		return errors.New("worker address is no URL")
 	}
 	req.Header.Set("Content-Type", "application/json")
-	if r.opts.APIKey != "" {
-		req.Header.Set("Authorization", "Bearer "+r.opts.APIKey)
+	if to.APIKey != "" {
+		req.Header.Set("Authorization", "Bearer "+to.APIKey)
 	}
 	resp, err := r.client.Do(req)
 	if err != nil {

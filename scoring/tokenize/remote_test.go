@@ -71,7 +71,7 @@ func TestRemoteChat(t *testing.T) {
 		t.Helper()
 		w := newWorker(t, answer)
 		dst := Prompts{IDs: []uint32{5}, Ends: []int{1}}
-		if err := NewRemote(RemoteOptions{APIKey: "k"}).Append(t.Context(), w.URL, "served", &dst, Chat, []byte(body)); err != nil {
+		if err := NewRemote(RemoteOptions{}).Append(t.Context(), Target{URL: w.URL, Model: "served", APIKey: "k"}, &dst, Chat, []byte(body)); err != nil {
 			t.Errorf("%s: %v", body, err)
 			return
 		}
@@ -105,7 +105,7 @@ func TestRemoteCompletion(t *testing.T) {
 		t.Helper()
 		w := newWorker(t, answer)
 		var dst Prompts
-		if err := NewRemote(RemoteOptions{}).Append(t.Context(), w.URL+"/", "m", &dst, Completion, []byte(body)); err != nil {
+		if err := NewRemote(RemoteOptions{}).Append(t.Context(), Target{URL: w.URL + "/", Model: "m"}, &dst, Completion, []byte(body)); err != nil {
 			t.Errorf("%s: %v", body, err)
 			return
 		}
@@ -138,7 +138,7 @@ func TestRemoteRefusals(t *testing.T) {
 	f := func(kind Kind, body string, want error) {
 		t.Helper()
 		dst := Prompts{IDs: []uint32{5}, Ends: []int{1}}
-		err := NewRemote(RemoteOptions{}).Append(t.Context(), w.URL, "m", &dst, kind, []byte(body))
+		err := NewRemote(RemoteOptions{}).Append(t.Context(), Target{URL: w.URL, Model: "m"}, &dst, kind, []byte(body))
 		if !errors.Is(err, want) {
 			t.Errorf("%s: got %v, want %v", body, err, want)
 		}
@@ -160,6 +160,11 @@ func TestRemoteRefusals(t *testing.T) {
 	f(Completion, `{"prompt":[-1]}`, ErrInvalid)
 	f(Completion, `{"prompt":[[1],2]}`, ErrInvalid)
 	f(Completion, `{"prompt":"a","prompt_embeds":"AA"}`, ErrUnsupported)
+	f(Completion, `{"prompt":"a","truncate_prompt_tokens":5}`, ErrUnsupported)
+	f(Chat, `{"messages":[],"truncate_prompt_tokens":5}`, ErrUnsupported)
+	f(Chat, `{"messages":[],"kv_transfer_params":{"prompt_token_ids":[1]}}`, ErrUnsupported)
+	f(Chat, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"http://x"}}]}]}`, ErrUnsupported)
+	f(Completion, `{"prompt":[`+strings.Repeat(`"a",`, 16)+`"a"]}`, ErrUnsupported)
 	if n := len(w.questions()); n != 0 {
 		t.Errorf("the worker was asked %d times", n)
 	}
@@ -180,7 +185,7 @@ func TestRemoteFailures(t *testing.T) {
 			second(rw)
 		})
 		dst := Prompts{IDs: []uint32{5}, Ends: []int{1}}
-		err := NewRemote(opts).Append(t.Context(), w.URL, "m", &dst, Completion, body)
+		err := NewRemote(opts).Append(t.Context(), Target{URL: w.URL, Model: "m"}, &dst, Completion, body)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", name, err, want)
 			return err
@@ -224,17 +229,17 @@ func TestRemoteGivesUpInTime(t *testing.T) {
 	defer close(release)
 	var dst Prompts
 	body := []byte(`{"prompt":"a"}`)
-	err := NewRemote(RemoteOptions{Timeout: 20 * time.Millisecond}).Append(t.Context(), w.URL, "m", &dst, Completion, body)
+	err := NewRemote(RemoteOptions{Timeout: 20 * time.Millisecond}).Append(t.Context(), Target{URL: w.URL, Model: "m"}, &dst, Completion, body)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("timeout: got %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err = NewRemote(RemoteOptions{}).Append(ctx, w.URL, "m", &dst, Completion, body)
+	err = NewRemote(RemoteOptions{}).Append(ctx, Target{URL: w.URL, Model: "m"}, &dst, Completion, body)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: got %v", err)
 	}
-	if err := NewRemote(RemoteOptions{}).Append(t.Context(), "::", "m", &dst, Completion, body); err == nil {
+	if err := NewRemote(RemoteOptions{}).Append(t.Context(), Target{URL: "::", Model: "m"}, &dst, Completion, body); err == nil {
 		t.Error("an address that is no URL is taken")
 	}
 }
@@ -277,7 +282,7 @@ func FuzzRemoteBody(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, kind := range []Kind{Chat, Completion} {
 			var dst Prompts
-			if err := r.Append(t.Context(), "http://worker", "m", &dst, kind, body); err == nil && dst.Len() == 0 {
+			if err := r.Append(t.Context(), Target{URL: "http://worker", Model: "m"}, &dst, kind, body); err == nil && dst.Len() == 0 {
 				t.Fatal("no error and no prompt")
 			}
 		}
