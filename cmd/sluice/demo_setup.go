@@ -160,7 +160,7 @@ func (t *simTokenizer) VocabSize() int { return t.size }
 func vocabularySize(fsys fs.FS) (int, error) {
 	text, err := fs.ReadFile(fsys, "tokenizer.json")
 	if err != nil {
-		return 0, fmt.Errorf("cannot read the demo's tokenizer: %w", err)
+		return 0, fmt.Errorf("cannot read the tokenizer: %w", err)
 	}
 	var file struct {
 		Model struct {
@@ -168,7 +168,7 @@ func vocabularySize(fsys fs.FS) (int, error) {
 		} `json:"model"`
 	}
 	if err := json.Unmarshal(text, &file); err != nil {
-		return 0, fmt.Errorf("cannot read the demo's tokenizer: %w", err)
+		return 0, fmt.Errorf("cannot read the tokenizer: %w", err)
 	}
 	return len(file.Model.Vocab), nil
 }

@@ -121,6 +121,7 @@ func newRootCommand(now func() time.Time) *cobra.Command {
 		newChargebackCommand(),
 		newTokensCommand(),
 		newDemoCommand(),
+		newSimworkerCommand(),
 		newVersionCommand(),
 	)
 	return root

@@ -46,6 +46,9 @@ type Config struct {
 	// EventsAddr means a worker without KV events; an empty ReplayAddr one
 	// without replay.
 	HTTPAddr, EventsAddr, ReplayAddr string
+	// NoTopic publishes events under the empty topic, which is the engine's
+	// default, instead of "kv@NAME@MODEL". Some subscribers take no other.
+	NoTopic bool
 	// AdvertiseEvents and AdvertiseReplay are the endpoints that
 	// /kv_event_sources shows, such as "tcp://*:5557". Empty means the address
 	// in use, with "*" for the host.
@@ -64,6 +67,9 @@ type Config struct {
 	APIKey string
 	// EnablePromptTokensDetails fills usage.prompt_tokens_details.
 	EnablePromptTokensDetails bool
+	// EnableScaleOut opens the render routes, which answer the token ids of a
+	// request. Without it they answer 403.
+	EnableScaleOut bool
 	// FaultAPI opens POST /sim/fault.
 	FaultAPI bool
 	// KeepRequests is how many received requests Requests remembers.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -439,5 +440,54 @@ func TestRunningAndWaitingAreShown(t *testing.T) {
 	}
 	if _, body := post(t, w, "/reset_prefix_cache", ""); body != `{"success":false}` {
 		t.Errorf("reset while a request runs: %s", body)
+	}
+}
+
+func TestRender(t *testing.T) {
+	off := startWorker(t, nil)
+	resp, body := post(t, off, "/v1/chat/completions/render", chatBody("hi", ""))
+	if a := parse(t, body); resp.StatusCode != http.StatusForbidden || a.Error == nil || a.Error.Type != "PermissionDeniedError" {
+		t.Errorf("status %d, %s; want 403 of the engine's own type", resp.StatusCode, body)
+	}
+
+	w := startWorker(t, func(cfg *Config) { cfg.EnableScaleOut = true })
+	type rendered struct {
+		TokenIDs       []uint32 `json:"token_ids"`
+		SamplingParams struct {
+			MaxTokens int `json:"max_tokens"`
+		} `json:"sampling_params"`
+		Model     string
+		CacheSalt *string `json:"cache_salt"`
+		Stream    bool
+	}
+	var chat rendered
+	_, body = post(t, w, "/v1/chat/completions/render", chatBody("hi", `,"max_tokens":7,"stream":true,"cache_salt":"s"`))
+	if err := json.Unmarshal([]byte(body), &chat); err != nil {
+		t.Fatalf("%v in %s", err, body)
+	}
+	want, err := NewByteTokenizer().EncodeChat([]byte(chatBody("hi", "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(chat.TokenIDs, want) || chat.SamplingParams.MaxTokens != 7 || chat.Model != "tiny" || !chat.Stream || chat.CacheSalt == nil || *chat.CacheSalt != "s" {
+		t.Errorf("rendered %s; want the ids %v", body, want)
+	}
+	var list []rendered
+	_, body = post(t, w, "/v1/completions/render", `{"model":"tiny","prompt":["abc",  "de"]}`)
+	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list) != 2 || len(list[0].TokenIDs) != 3 || len(list[1].TokenIDs) != 2 {
+		t.Errorf("%v, rendered %s; want a list of two", err, body)
+	}
+	if w.Stats().Seen != 0 {
+		t.Errorf("%d generating requests seen; rendering is none", w.Stats().Seen)
+	}
+	if resp, body := post(t, w, "/v1/chat/completions/render", `{"model":"other","messages":[]}`); resp.StatusCode != http.StatusNotFound {
+		t.Errorf("unknown model: status %d, %s", resp.StatusCode, body)
+	}
+}
+
+func TestNoTopic(t *testing.T) {
+	w := startWorker(t, func(cfg *Config) { cfg.NoTopic = true })
+	if _, body := send(t, newRequest(t, http.MethodGet, w.URL()+"/kv_event_sources", "")); !strings.Contains(body, `"topic":""`) {
+		t.Errorf("event sources %s; want the empty topic", body)
 	}
 }

@@ -16,18 +16,20 @@ func (w *Worker) routes() map[string]map[string]handler {
 	get := func(h handler) map[string]handler { return map[string]handler{http.MethodGet: h} }
 	post := func(h handler) map[string]handler { return map[string]handler{http.MethodPost: h} }
 	routes := map[string]map[string]handler{
-		"/v1/chat/completions": post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveGenerating(rw, r, b, true) }),
-		"/v1/completions":      post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveGenerating(rw, r, b, false) }),
-		"/v1/models":           get(w.serveModels),
-		"/health":              get(w.serveHealth),
-		"/ping":                {http.MethodGet: w.serveHealth, http.MethodPost: w.serveHealth},
-		"/version":             get(w.serveVersion),
-		"/load":                get(w.serveLoad),
-		"/metrics":             get(w.serveMetrics),
-		"/tokenize":            post(w.serveTokenize),
-		"/detokenize":          post(w.serveDetokenize),
-		"/kv_event_sources":    get(w.serveEventSources),
-		"/reset_prefix_cache":  post(w.serveReset),
+		"/v1/chat/completions":        post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveGenerating(rw, r, b, true) }),
+		"/v1/completions":             post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveGenerating(rw, r, b, false) }),
+		"/v1/chat/completions/render": post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveRender(rw, r, b, true) }),
+		"/v1/completions/render":      post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveRender(rw, r, b, false) }),
+		"/v1/models":                  get(w.serveModels),
+		"/health":                     get(w.serveHealth),
+		"/ping":                       {http.MethodGet: w.serveHealth, http.MethodPost: w.serveHealth},
+		"/version":                    get(w.serveVersion),
+		"/load":                       get(w.serveLoad),
+		"/metrics":                    get(w.serveMetrics),
+		"/tokenize":                   post(w.serveTokenize),
+		"/detokenize":                 post(w.serveDetokenize),
+		"/kv_event_sources":           get(w.serveEventSources),
+		"/reset_prefix_cache":         post(w.serveReset),
 	}
 	if w.cfg.FaultAPI {
 		routes["/sim/fault"] = post(w.serveFault)

@@ -131,7 +131,12 @@ func (w *Worker) publish(at time.Time, events []engine.Event) {
 	}
 }
 
-func (w *Worker) topic() string { return "kv@" + w.cfg.Name + "@" + w.cfg.Model }
+func (w *Worker) topic() string {
+	if w.cfg.NoTopic {
+		return ""
+	}
+	return "kv@" + w.cfg.Name + "@" + w.cfg.Model
+}
 
 // Config returns the configuration that the worker was started with.
 func (w *Worker) Config() Config { return w.cfg }
