@@ -122,6 +122,7 @@ func newRootCommand(now func() time.Time) *cobra.Command {
 		newTokensCommand(),
 		newDemoCommand(),
 		newSimworkerCommand(),
+		newSimulateCommand(),
 		newVersionCommand(),
 	)
 	return root

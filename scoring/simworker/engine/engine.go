@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -23,7 +22,9 @@ type Config struct {
 	// Vocab is the number of ids that text is drawn from.
 	Vocab  int
 	Timing Timing
-	Seed   uint64
+	// Seed decides texts and their lengths, and with JitterSeed the jitter, so
+	// that two engines may say the same at different speeds.
+	Seed, JitterSeed uint64
 }
 
 // Validate reports the first field that no engine can run with.
@@ -67,37 +68,36 @@ func New(cfg Config) (*Engine, error) {
 		cfg:    cfg,
 		pool:   newPool(cfg.Blocks - 1),
 		byID:   make(map[ID]*sequence),
-		jitter: noise(cfg.Seed ^ 0x6a697474),
+		jitter: noise(cfg.Seed ^ cfg.JitterSeed ^ 0x6a697474),
 	}, nil
 }
 
 // Add queues a request. It fails if the prompt is empty or leaves no room for
 // a single token.
 func (e *Engine) Add(now time.Time, r Request) (ID, error) {
-	switch {
-	case len(r.Prompt) == 0:
-		return 0, errors.New("engine: empty prompt")
-	case len(r.Prompt) >= e.cfg.MaxModelLen:
-		return 0, fmt.Errorf("engine: prompt of %d tokens leaves no room below MaxModelLen %d", len(r.Prompt), e.cfg.MaxModelLen)
-	case r.MaxTokens < 1:
-		return 0, fmt.Errorf("engine: MaxTokens is %d; it must be at least 1", r.MaxTokens)
+	p, err := e.cfg.prepare(r, min(r.MaxTokens, drawRoom))
+	if err != nil {
+		return 0, err
 	}
+	return e.queue(now, p, p.tokens), nil
+}
+
+// queue adds a sequence whose tokens are p's, with room to grow if they have
+// it.
+func (e *Engine) queue(now time.Time, p *Prepared, tokens []uint32) ID {
 	e.lastID++
 	s := &sequence{
-		id: e.lastID, req: r, arrived: now,
-		hasher: hasher{lora: r.LoRA, salt: r.Salt},
-		noise:  newNoise(e.cfg.Seed, r.Seed, r.Prompt, r.Choice),
+		id: e.lastID, req: p.req, arrived: now,
+		hasher: hasher{lora: p.req.LoRA, salt: p.req.Salt},
+		tokens: tokens, hashes: p.hashes, noise: p.noise,
 	}
-	s.tokens = append(make([]uint32, 0, len(r.Prompt)+min(r.MaxTokens, 512)), r.Prompt...)
-	s.req.Prompt = s.tokens[:len(r.Prompt):len(r.Prompt)]
-	s.hashes = s.hasher.extend(nil, s.tokens, e.cfg.BlockSize)
-	if n := e.cfg.OutputTokens; n > 0 && !r.IgnoreEOS {
+	if n := e.cfg.OutputTokens; n > 0 && !p.req.IgnoreEOS {
 		length := s.noise // a copy: where a text ends does not change its words
-		s.natural = max(1, r.MinTokens, n/2+length.below(n+1))
+		s.natural = max(1, p.req.MinTokens, n/2+length.below(n+1))
 	}
 	e.byID[s.id] = s
 	e.waiting = append(e.waiting, s)
-	return s.id, nil
+	return s.id
 }
 
 // Finish ends a request early: Abort for a client that left, Stop for a stop
@@ -338,6 +338,9 @@ func (e *Engine) draw(now time.Time, s *sequence) Output {
 	}
 	s.last = now
 	out.Token = uint32(s.noise.below(e.cfg.Vocab))
+	if len(s.tokens) == cap(s.tokens) {
+		s.tokens = slices.Grow(s.tokens, min(max(1, s.req.MaxTokens-s.generated()), drawRoom))
+	}
 	s.tokens = append(s.tokens, out.Token)
 	s.hashes = s.hasher.extend(s.hashes, s.tokens, e.cfg.BlockSize)
 	e.generated++

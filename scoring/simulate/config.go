@@ -1,0 +1,127 @@
+package simulate
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sluicegate/sluice/scoring"
+	"github.com/sluicegate/sluice/scoring/simworker/engine"
+)
+
+// Config describes a fleet and its router. Start from [DefaultConfig].
+type Config struct {
+	// Workers is their number, Engine each one's size and speed. Its MaxModelLen
+	// is what the cache holds, its Seed and JitterSeed are set from Seed.
+	Workers int
+	Engine  engine.Config
+	// Slow multiplies the steps of single workers, by index from 0.
+	Slow map[int]float64
+	// SharedCores makes all workers compute on one machine, which can run this
+	// many of their steps at full speed at once: k steps under way beyond it
+	// take k/SharedCores times as long. 0 gives each worker a machine of its own.
+	SharedCores float64
+
+	// EventDelay is how long cache events are on their way to the router.
+	EventDelay time.Duration
+	// LoadInterval is how often the router reads a worker's own account of its
+	// load; 0 is never.
+	LoadInterval time.Duration
+	// Prior lets the router start from the workers' true speed instead of the
+	// live defaults. Its sizes (blocks, budget of a step, sequences) it knows
+	// either way, as live from its configuration.
+	Prior bool
+
+	// Objective is the TTFT that a request must meet to count for goodput.
+	Objective time.Duration
+	// Warmup is how many requests, in order of the plan, are left out of all
+	// figures but the counts of work done.
+	Warmup int
+	// Seed decides ties, random picks and jitter.
+	Seed uint64
+}
+
+// DefaultConfig returns eight workers of the default profile.
+func DefaultConfig() Config {
+	return Config{
+		Workers:      8,
+		Engine:       Profiles[0].Engine,
+		EventDelay:   time.Millisecond,
+		LoadInterval: time.Second,
+		Objective:    2 * time.Second,
+		Seed:         1,
+	}
+}
+
+// Bounds of a configuration.
+const (
+	maxWorkers = 1024
+	maxFactor  = 1000
+)
+
+// engine is the configuration of one worker's engine.
+func (c *Config) engine(worker int) engine.Config {
+	e := c.Engine
+	e.Seed = c.Seed
+	e.JitterSeed = mix(uint64(worker) + 1)
+	e.Vocab = vocabulary
+	e.MaxModelLen = c.capacity()
+	e.OutputTokens = 0
+	return e
+}
+
+// capacity is the tokens that a worker's cache holds.
+func (c *Config) capacity() int { return (c.Engine.Blocks - 1) * c.Engine.BlockSize }
+
+// scoring is the configuration of the router.
+func (c *Config) scoring(s scoring.Strategy) scoring.Config {
+	cfg := scoring.DefaultConfig()
+	cfg.Seed = c.Seed
+	cfg.Strategy = s
+	cfg.BlockSize = c.Engine.BlockSize
+	cfg.BatchTokens = c.Engine.BatchTokens
+	cfg.MaxSeqs = c.Engine.MaxSeqs
+	cfg.Predictions = 0
+	if c.Prior {
+		t := c.Engine.Timing
+		step := t.Step * 1000 / time.Duration(c.Engine.BatchTokens)
+		cfg.Prior = scoring.Coefficients{
+			Base: t.Step, PerKilo: 1000*t.PrefillToken + step, PerSeq: t.DecodeSeq, Attention: t.Attention,
+		}
+	}
+	return cfg
+}
+
+// Validate reports the first field that no simulation can run with.
+func (c *Config) Validate() error {
+	if c.Workers < 1 || c.Workers > maxWorkers {
+		return fmt.Errorf("simulate: Workers is %d; it must be between 1 and %d", c.Workers, maxWorkers)
+	}
+	for w, f := range c.Slow {
+		if w < 0 || w >= c.Workers {
+			return fmt.Errorf("simulate: Slow names worker %d; there are %d, counted from 0", w, c.Workers)
+		}
+		if !(f > 0 && f <= maxFactor) {
+			return fmt.Errorf("simulate: Slow is %v for worker %d; it must be above 0 and at most %d", f, w, maxFactor)
+		}
+	}
+	if !(c.SharedCores >= 0 && c.SharedCores <= maxWorkers) {
+		return fmt.Errorf("simulate: SharedCores is %v; it must be between 0 and %d", c.SharedCores, maxWorkers)
+	}
+	for _, d := range []struct {
+		name string
+		v    time.Duration
+	}{{"EventDelay", c.EventDelay}, {"LoadInterval", c.LoadInterval}, {"Objective", c.Objective}} {
+		if d.v < 0 || d.v > time.Hour {
+			return fmt.Errorf("simulate: %s is %s; it must be between 0 and 1h", d.name, d.v)
+		}
+	}
+	if c.Warmup < 0 {
+		return fmt.Errorf("simulate: Warmup is %d; it must not be negative", c.Warmup)
+	}
+	e := c.engine(0)
+	if err := e.Validate(); err != nil {
+		return err
+	}
+	s := c.scoring(scoring.StrategyTTFT)
+	return s.Validate()
+}

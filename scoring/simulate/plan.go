@@ -1,0 +1,117 @@
+package simulate
+
+import (
+	"fmt"
+	"time"
+)
+
+// Plan is a load: requests and what sets each of them off. It says the same to
+// every strategy, and is not changed by a run.
+type Plan struct {
+	// Name says what it is, for reports.
+	Name     string
+	Requests []Request
+	// Streams closes the loop: that many requests are under way at any time, and
+	// the next one in order arrives when one ends. 0 leaves the loop open:
+	// requests arrive at their own times.
+	Streams int
+}
+
+// Request is one request of a plan.
+type Request struct {
+	// At is when it arrives, since the start. It counts in an open loop only,
+	// and not for a later turn.
+	At time.Duration
+	// Turn says that this is a later turn of the conversation whose last turn is
+	// the request before it in the plan. It arrives Think after that one's end,
+	// and its prompt is that one's prompt, its answer, and Prompt.
+	Turn  bool
+	Think time.Duration
+	// Prompt is the prompt's parts, one after another.
+	Prompt []Segment
+	// Output is the tokens of the answer, at least 1.
+	Output int
+}
+
+// Segment is a run of tokens. Equal ids mean equal tokens: a shorter segment
+// holds the first ones of a longer one with the same id.
+type Segment struct {
+	ID     uint64
+	Tokens int
+}
+
+// vocabulary is the number of token ids that prompts are made of.
+const vocabulary = 1 << 17
+
+// append appends the segment's tokens to dst: a splitmix64 sequence for each
+// id (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+func (s Segment) append(dst []uint32) []uint32 {
+	state := mix(s.ID + 0x9e3779b97f4a7c15)
+	for range s.Tokens {
+		state += 0x9e3779b97f4a7c15
+		dst = append(dst, uint32(mix(state)%vocabulary))
+	}
+	return dst
+}
+
+// mix is splitmix64's output function.
+func mix(z uint64) uint64 {
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// tokens is the length of the request's own parts.
+func (r *Request) tokens() int {
+	n := 0
+	for _, s := range r.Prompt {
+		n += s.Tokens
+	}
+	return n
+}
+
+// check reports the first request that cannot be served by engines whose
+// contexts hold up to limit tokens.
+func (p *Plan) check(limit int) error {
+	if len(p.Requests) == 0 {
+		return fmt.Errorf("%s has no requests", p.Name)
+	}
+	if p.Streams < 0 {
+		return fmt.Errorf("%s: %d streams; it must not be negative", p.Name, p.Streams)
+	}
+	context := 0 // of the conversation so far
+	for i := range p.Requests {
+		r := &p.Requests[i]
+		if !r.Turn {
+			context = 0
+		} else if i == 0 {
+			return fmt.Errorf("%s: the first request is a later turn", p.Name)
+		}
+		own := r.tokens()
+		context += own + r.Output
+		switch {
+		case own < 1 || r.Output < 1:
+			return fmt.Errorf("%s: request %d has %d tokens and asks for %d; both must be at least 1", p.Name, i+1, own, r.Output)
+		case r.At < 0 || r.Think < 0:
+			return fmt.Errorf("%s: request %d has a negative time", p.Name, i+1)
+		case context > limit:
+			return &TooLongError{Plan: p.Name, Request: i + 1, Tokens: context, Limit: limit}
+		}
+	}
+	return nil
+}
+
+// TooLongError says that a request does not fit into a worker's cache.
+type TooLongError struct {
+	Plan    string
+	Request int // counted from 1
+	// Tokens is the prompt and the answer, Limit what a worker holds.
+	Tokens, Limit int
+}
+
+func (e *TooLongError) Error() string {
+	return fmt.Sprintf("%s: request %d needs %d tokens of cache, a worker has %d", e.Plan, e.Request, e.Tokens, e.Limit)
+}
+
+// end says whether request i is the last one of its conversation.
+func (p *Plan) end(i int) bool { return i+1 == len(p.Requests) || !p.Requests[i+1].Turn }

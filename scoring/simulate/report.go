@@ -1,0 +1,89 @@
+package simulate
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// Report is the results of several strategies for one plan.
+type Report struct {
+	Workload string `json:"workload"`
+	Requests int    `json:"requests"`
+	Workers  int    `json:"workers"`
+	Seed     uint64 `json:"seed"`
+	// Objective is in milliseconds, as are all times of a Result.
+	Objective float64   `json:"ttft_objective_ms"`
+	Results   []*Result `json:"strategies"`
+}
+
+// WriteJSON writes the report as one indented JSON object.
+func (r *Report) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(r)
+}
+
+// WriteTable writes the report for people.
+func (r *Report) WriteTable(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %d requests on %d workers, seed %d\n\n", r.Workload, r.Requests, r.Workers, r.Seed)
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "strategy\tTTFT mean\tp50\tp90\tp99\te2e mean\tp90\treq/s\tgood/s\tmet\thits\tcomputed\terror p50\tp90\trequests by worker\t")
+	for _, s := range r.Results {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.3g\t%.3g\t%s\t%s\t%s\t%s\t%s\t%s\t\n", s.Strategy,
+			span(s.TTFT.Mean), span(s.TTFT.P50), span(s.TTFT.P90), span(s.TTFT.P99), span(s.Total.Mean), span(s.Total.P90),
+			s.Throughput, s.Goodput, percent(s.Met), percent(s.HitRatio), thousands(s.Computed),
+			percent(s.ErrorP50), percent(s.ErrorP90), perWorker(s.Workers))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(&b, "\ngood/s, met: requests whose first token came within %s; hits: prompt tokens found in a cache;\n"+
+		"computed: prompt tokens computed; error: of the predicted TTFT.\n", span(r.Objective))
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// span writes milliseconds to three figures.
+func span(ms float64) string {
+	switch {
+	case ms >= 99950:
+		return fmt.Sprintf("%.0f s", ms/1000)
+	case ms >= 9995:
+		return fmt.Sprintf("%.1f s", ms/1000)
+	case ms >= 999.5:
+		return fmt.Sprintf("%.2f s", ms/1000)
+	case ms >= 99.95:
+		return fmt.Sprintf("%.0f ms", ms)
+	}
+	return fmt.Sprintf("%.1f ms", ms)
+}
+
+func percent(share float64) string { return fmt.Sprintf("%.1f%%", 100*share) }
+
+func thousands(n int64) string {
+	if n < 10_000 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%dk", (n+500)/1000)
+}
+
+// perWorker lists the requests of up to 16 workers, beyond that the extremes.
+func perWorker(w []WorkerResult) string {
+	if len(w) > 16 {
+		lo, hi := w[0].Requests, w[0].Requests
+		for _, x := range w {
+			lo, hi = min(lo, x.Requests), max(hi, x.Requests)
+		}
+		return fmt.Sprintf("%d to %d", lo, hi)
+	}
+	var s []string
+	for _, x := range w {
+		s = append(s, fmt.Sprint(x.Requests))
+	}
+	return strings.Join(s, " ")
+}
