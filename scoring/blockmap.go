@@ -11,7 +11,7 @@ import (
 type tierSet uint8
 
 const (
-	tiers = 3
+	tiers = 5
 
 	// opaque marks a block whose key no request can reproduce: it is known, so
 	// that its children are known too, and never indexed.

@@ -25,8 +25,12 @@ const (
 	TierGPU Tier = iota
 	// TierCPU is host memory.
 	TierCPU
-	// TierDisk is any slower store (STORAGE, FS, OBJ in engine words).
+	// TierDisk is what the engine calls just storage (STORAGE).
 	TierDisk
+	// TierFile is a file system (FS), TierObject an object store (OBJ). Both
+	// cost what TierDisk does; a block may be in one and not in another.
+	TierFile
+	TierObject
 )
 
 // Event is one cache event after its wire format was decoded and checked.
@@ -58,4 +62,8 @@ type Event struct {
 	Tier Tier
 	// Group is the engine's KV cache group.
 	Group int
+	// FullAttention says, of a store, that the engine named the group's kind,
+	// and that it is one of full attention. The engine takes from its cache only
+	// what all such groups hold.
+	FullAttention bool
 }

@@ -206,7 +206,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	want := []ViewSnapshot{
 		{Rank: 0, State: ViewLive, BlockSize: 2, Capacity: 1 << 16},
-		{Rank: 1, State: ViewPartial, BlockSize: 2, Capacity: 1 << 16, GPU: 4},
+		{Rank: 1, State: ViewPartial, BlockSize: 2, Capacity: 1 << 16, GPU: 4, Groups: 1},
 	}
 	if !slices.Equal(s.Views, want) {
 		t.Errorf("views %+v, want %+v", s.Views, want)

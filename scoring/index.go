@@ -114,7 +114,7 @@ func (x *index) match(keys []Key, w *walk) {
 // in the slower tiers and among the expected blocks, and settles the columns
 // that have it nowhere. It reports whether any column is left.
 func (x *index) missed(w *walk, k Key, i int32) bool {
-	for t := TierCPU; t <= TierDisk; t++ {
+	for t := TierCPU; t < tiers; t++ {
 		if x.tiers[t].keys.Load() == 0 {
 			continue
 		}

@@ -49,8 +49,9 @@ type ViewSnapshot struct {
 	State ViewState
 	// BlockSize is in tokens; Capacity is in blocks, 0 when unknown.
 	BlockSize, Capacity int
-	// GPU, CPU and Disk count the blocks held in each tier.
-	GPU, CPU, Disk int
+	// GPU, CPU and Disk count the blocks held in each tier; Disk is all of the
+	// slower stores together. Groups counts the KV cache groups heard of.
+	GPU, CPU, Disk, Groups int
 	// Held counts blocks kept aside until their parent is known.
 	Held int
 }

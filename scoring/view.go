@@ -1,6 +1,7 @@
 package scoring
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -39,23 +40,16 @@ type view struct {
 	// capacity is the blocks of the device, 0 while unknown.
 	capacity int
 	groups   []*group
-	// more counts, for a key that several blocks of the view share, the blocks
-	// beyond the first; the column stays until the last of them is removed.
-	more [tiers]map[Key]int
+	// storing is the groups that have stored in each tier, shared what each of
+	// them holds; nil while it is one alone.
+	storing [tiers]uint64
+	shared  [tiers]*sharing
 	// blocks counts what groups hold in each tier.
 	blocks [tiers]int
 	held   orphans
 	sizes  [maxSizes]sizeCount
 	// turned counts the blocks stored since the view became partial.
 	turned int
-}
-
-// group is one KV cache group. The engine's hashes mean something only in it.
-type group struct {
-	id     int
-	blocks blockMap
-	// evicted counts the searches for a block to evict.
-	evicted uint64
 }
 
 type sizeCount struct{ size, blocks int }
@@ -137,7 +131,7 @@ func (v *view) groupLocked(id int) *group {
 	if len(v.groups) == maxGroups {
 		return nil
 	}
-	g := &group{id: id}
+	g := &group{id: id, bit: 1 << len(v.groups)}
 	v.groups = append(v.groups, g)
 	return g
 }
@@ -150,6 +144,8 @@ func (v *view) storeLocked(g *group, ev *Event, st *ApplyStats) {
 		st.Malformed++
 		return
 	}
+	g.full = g.full || ev.FullAttention
+	g.size = max(g.size, size)
 	var at place
 	var parent uint64
 	known := true
@@ -165,7 +161,7 @@ func (v *view) storeLocked(g *group, ev *Event, st *ApplyStats) {
 		hash := foldHash(ev.Hashes[i])
 		if k, s, ok := g.blocks.lookup(hash); ok {
 			at, known = place{k, s&opaque != 0}, true
-			v.addLocked(g, hash, k, s, ev.Tier, st)
+			v.addLocked(g, hash, k, s, ev.Tier, size, st)
 		} else if known {
 			at = at.child(ev.Tokens[i*size:(i+1)*size], i < ev.Usable)
 			v.insertLocked(g, hash, at, 1<<ev.Tier, size, st)
@@ -188,10 +184,11 @@ func (v *view) storeLocked(g *group, ev *Event, st *ApplyStats) {
 // storeKnownLocked applies a store without tokens: it repeats known blocks in a
 // further tier.
 func (v *view) storeKnownLocked(g *group, ev *Event, st *ApplyStats) {
+	g.full = g.full || ev.FullAttention
 	for _, h := range ev.Hashes {
 		hash := foldHash(h)
 		if k, s, ok := g.blocks.lookup(hash); ok {
-			v.addLocked(g, hash, k, s, ev.Tier, st)
+			v.addLocked(g, hash, k, s, ev.Tier, g.size, st)
 		} else if s := v.held.find(g, hash); s != nil {
 			*s |= 1 << ev.Tier
 		} else {
@@ -239,28 +236,26 @@ func (v *view) insertLocked(g *group, hash uint64, at place, in tierSet, size in
 			if !ok {
 				k, s = at.key, at.set()
 			}
-			v.addLocked(g, hash, k, s, t, st)
+			v.addLocked(g, hash, k, s, t, size, st)
 		}
 	}
 }
 
-// addLocked adds a block with the given key and state to a tier.
-func (v *view) addLocked(g *group, hash uint64, k Key, s tierSet, t Tier, st *ApplyStats) {
+// addLocked adds a block with the given key, state and size to a tier.
+func (v *view) addLocked(g *group, hash uint64, k Key, s tierSet, t Tier, size int, st *ApplyStats) {
 	if s.has(t) {
 		st.Repeated++
 		return
 	}
+	v.joinLocked(g, t, size)
 	g.blocks.put(hash, k, s|1<<t)
 	v.blocks[t]++
 	st.Stored++
 	if s&opaque != 0 {
 		st.Unusable++
-	} else if !v.idx.tiers[t].set(k, v.col) {
-		if v.more[t] == nil {
-			v.more[t] = make(map[Key]int)
-		}
-		v.more[t][k]++
+		return
 	}
+	v.holdLocked(g, k, t, size)
 }
 
 // removeLocked takes a block out of a tier.
@@ -287,15 +282,8 @@ func (v *view) dropLocked(g *group, hash uint64, k Key, s tierSet, t Tier) {
 		g.blocks.put(hash, k, s)
 	}
 	v.blocks[t]--
-	if s&opaque != 0 {
-		return
-	}
-	if n := v.more[t][k]; n == 0 {
-		v.idx.tiers[t].clear(k, v.col)
-	} else if n == 1 {
-		delete(v.more[t], k)
-	} else {
-		v.more[t][k] = n - 1
+	if s&opaque == 0 {
+		v.releaseLocked(g, k, t)
 	}
 }
 
@@ -320,12 +308,17 @@ func (v *view) trimLocked(st *ApplyStats) {
 	}
 }
 
-// evictLocked drops one block from a tier that has some. Each search begins at
+// evictLocked drops one block from a tier that has some, of the largest group
+// that has one there. Each search begins at
 // another place of the table: blocks taken from one after another would leave
 // their gap there, while new ones come everywhere and fill the rest beyond what
 // can be searched.
 func (v *view) evictLocked(t Tier) {
-	for _, g := range v.groups {
+	groups := v.groups
+	if len(groups) > 1 {
+		groups = slices.SortedFunc(slices.Values(groups), func(a, b *group) int { return b.blocks.n - a.blocks.n })
+	}
+	for _, g := range groups {
 		n := len(g.blocks.slots)
 		if n == 0 {
 			continue
@@ -358,7 +351,7 @@ func (v *view) clearLocked() {
 		}
 	}
 	v.groups = nil
-	v.more = [tiers]map[Key]int{}
+	v.storing, v.shared = [tiers]uint64{}, [tiers]*sharing{}
 	v.blocks = [tiers]int{}
 	v.held.reset()
 	v.sizes = [maxSizes]sizeCount{}
@@ -428,8 +421,10 @@ func (v *view) snapshot() ViewSnapshot {
 	defer v.mu.Unlock()
 	return ViewSnapshot{
 		Rank: v.rank, State: v.state, BlockSize: int(v.size.Load()), Capacity: v.capacity,
-		GPU: v.blocks[TierGPU], CPU: v.blocks[TierCPU], Disk: v.blocks[TierDisk],
-		Held: v.held.blocks,
+		GPU: v.blocks[TierGPU], CPU: v.blocks[TierCPU],
+		Disk:   v.blocks[TierDisk] + v.blocks[TierFile] + v.blocks[TierObject],
+		Groups: len(v.groups),
+		Held:   v.held.blocks,
 	}
 }
 

@@ -102,7 +102,7 @@ func TestViewEvents(t *testing.T) {
 	}, ApplyStats{Stored: 5, Repeated: 1, Removed: 3, HeldBack: 1}, 2)
 	f("no block size", []Event{{Kind: BlockStored, Hashes: []EngineHash{a}, Tokens: []uint32{1, 2}, Usable: 1}},
 		ApplyStats{Malformed: 1}, 0)
-	f("unknown kind, unknown tier", []Event{{}, {Kind: BlockStored, Tier: 3}}, ApplyStats{Malformed: 2}, 0)
+	f("unknown kind, unknown tier", []Event{{}, {Kind: BlockStored, Tier: tiers}}, ApplyStats{Malformed: 2}, 0)
 	f("no hashes", []Event{{Kind: BlockStored}, {Kind: BlockRemoved}}, ApplyStats{}, 0)
 	f("offload of an unknown block", []Event{{Kind: BlockStored, Hashes: []EngineHash{a}, Tier: TierCPU}},
 		ApplyStats{UnknownStored: 1}, 0)
@@ -144,6 +144,76 @@ func TestViewTiers(t *testing.T) {
 	if got, want := v.depth(keys), (depth{real: 1, all: 1}); got != want {
 		t.Errorf("depth after removal = %+v, want %+v", got, want)
 	}
+}
+
+// A block in two stores below the device stays until it has left both.
+func TestViewStoresApart(t *testing.T) {
+	a := intHash(1)
+	in := func(kind EventKind, t Tier) Event { return Event{Kind: kind, Hashes: []EngineHash{a}, Tier: t} }
+	v := testView(0)
+	v.apply([]Event{
+		stored("", []EngineHash{a}, 1, 2), in(BlockStored, TierFile), in(BlockStored, TierObject),
+		in(BlockRemoved, TierGPU), in(BlockRemoved, TierFile),
+	})
+	keys := AppendKeys(nil, Root("m", "", ""), []uint32{1, 2}, 2)
+	if got, want := v.depth(keys), (depth{real: 1, all: 1, disk: 1}); got != want {
+		t.Errorf("depth = %+v, want %+v", got, want)
+	}
+	if s := v.snapshot(); s.Disk != 1 || s.GPU != 0 {
+		t.Errorf("the view counts %+v, want one block on disk", s)
+	}
+	v.apply([]Event{in(BlockRemoved, TierObject)})
+	if got := v.matched(Root("m", "", ""), 1, 2); got != 0 {
+		t.Errorf("%d blocks match after the last removal", got)
+	}
+}
+
+// The engine takes a block from its cache only if all groups of full attention
+// hold it.
+func TestViewGroups(t *testing.T) {
+	in := func(ev Event, group int, full bool) Event {
+		ev.Group, ev.FullAttention = group, full
+		return ev
+	}
+	h := func(n uint64) EngineHash { return intHash(n) }
+	chain := func(first uint64) Event {
+		return stored("", []EngineHash{h(first), h(first + 1), h(first + 2)}, 1, 2, 3, 4, 5, 6)
+	}
+	// The same text in blocks of three tokens.
+	wide := Event{Kind: BlockStored, Hashes: []EngineHash{h(50), h(51)}, Tokens: []uint32{1, 2, 3, 4, 5, 6}, BlockSize: 3, Usable: 2}
+	gone := func(group int, n uint64) Event { return in(removed(h(n)), group, false) }
+	f := func(name string, want int, evs ...Event) {
+		t.Helper()
+		v := testView(0)
+		v.apply(evs)
+		if got := v.matched(Root("m", "", ""), 1, 2, 3, 4, 5, 6); got != want {
+			t.Errorf("%s: %d blocks match, want %d", name, got, want)
+		}
+		v.close()
+		for i := range v.idx.tiers {
+			if n := v.idx.tiers[i].keys.Load(); n != 0 {
+				t.Errorf("%s: %d keys left in tier %d", name, n, i)
+			}
+		}
+	}
+	f("one group", 3, in(chain(1), 0, true))
+	f("both", 3, in(chain(1), 0, true), in(chain(11), 1, true))
+	f("the second one lacks the last block", 2, in(chain(1), 0, true), in(chain(11), 1, true), gone(1, 13))
+	f("the first one lacks the root", 0, in(chain(1), 0, true), in(chain(11), 1, true), gone(0, 1))
+	f("stored again", 3, in(chain(1), 0, true), in(chain(11), 1, true), gone(1, 13),
+		in(stored(h(12), []EngineHash{h(13)}, 5, 6), 1, true))
+	f("another text in the second one", 0, in(chain(1), 0, true), in(stored("", []EngineHash{h(11)}, 7, 8), 1, true))
+	f("three", 1, in(chain(1), 0, true), in(chain(11), 1, true), in(stored("", []EngineHash{h(21)}, 1, 2), 2, true))
+	f("a clear forgets the groups", 3, in(chain(1), 0, true), in(chain(11), 1, true),
+		Event{Kind: AllBlocksCleared}, in(chain(1), 0, true))
+	f("two blocks of one text in a group", 3, in(chain(1), 0, true), in(chain(11), 1, true), in(chain(31), 1, true),
+		gone(1, 11), gone(1, 12), gone(1, 13))
+	f("kinds that are not named", 3, in(chain(1), 0, false), in(stored("", []EngineHash{h(11)}, 1, 2), 1, false))
+	f("named later", 1, in(chain(1), 0, false), in(stored("", []EngineHash{h(11)}, 1, 2), 1, true))
+	f("other block sizes don't wait for each other", 3, in(chain(1), 0, true), in(wide, 1, true))
+	cpu := chain(11)
+	cpu.Tier = TierCPU
+	f("another tier has groups of its own", 3, in(chain(1), 0, true), in(cpu, 1, true))
 }
 
 func TestViewTierOfWaitingBlock(t *testing.T) {
@@ -316,6 +386,10 @@ type modelBlock struct {
 type model struct {
 	blocks []*modelBlock
 	hashes uint64
+	// full says that the engine names its groups full attention, so that all of
+	// them must hold a block. storing are those that stored since the last clear.
+	full    bool
+	storing [tiers]map[int]bool
 }
 
 // child returns the block with this text after parent, made on first use: one
@@ -408,13 +482,26 @@ func (m *model) check(t *rapid.T, v *view) {
 	var blocks [tiers]int
 	for i := range want {
 		want[i] = map[Key]bool{}
+		if m.storing[i] == nil {
+			m.storing[i] = map[int]bool{}
+		}
+		holders := map[Key]map[int]bool{}
 		for _, b := range m.blocks {
 			if !b.placed || !b.view.has(Tier(i)) {
 				continue
 			}
 			blocks[i]++
+			m.storing[i][b.group] = true
 			if b.key != 0 {
-				want[i][b.key] = true
+				if holders[b.key] == nil {
+					holders[b.key] = map[int]bool{}
+				}
+				holders[b.key][b.group] = true
+			}
+		}
+		for k, groups := range holders {
+			if !m.full || len(groups) == len(m.storing[i]) {
+				want[i][k] = true
 			}
 		}
 		if got := v.idx.tiers[i].contents(v.col); !maps.Equal(got, want[i]) {
@@ -433,7 +520,7 @@ func (m *model) check(t *rapid.T, v *view) {
 // another tier, of chains whose beginning the view missed), removals and clears.
 func TestViewEqualsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		v, m := testView(0), new(model)
+		v, m := testView(0), &model{full: rapid.Bool().Draw(t, "full attention")}
 		ops := slices.Repeat([]func(*rapid.T, *view){
 			m.store, m.store, m.store, m.offload, m.remove, m.remove, m.remove, m.repeat,
 		}, 6)
@@ -452,7 +539,7 @@ func TestViewEqualsModel(t *testing.T) {
 }
 
 func drawTier(t *rapid.T) Tier {
-	return rapid.SampledFrom([]Tier{TierGPU, TierGPU, TierGPU, TierCPU, TierDisk}).Draw(t, "tier")
+	return rapid.SampledFrom([]Tier{TierGPU, TierGPU, TierGPU, TierCPU, TierDisk, TierFile, TierObject}).Draw(t, "tier")
 }
 
 func drawGroup(t *rapid.T) int {
@@ -494,8 +581,13 @@ func (m *model) store(t *rapid.T, v *view) {
 		parent = b
 	}
 	if !missed {
-		v.apply([]Event{event(run, tier)})
+		m.apply(v, event(run, tier))
 	}
+}
+
+func (m *model) apply(v *view, ev Event) {
+	ev.FullAttention = m.full
+	v.apply([]Event{ev})
 }
 
 // repeat announces a block again, with tokens.
@@ -504,7 +596,7 @@ func (m *model) repeat(t *rapid.T, v *view) {
 		tier := drawTier(t)
 		b.truth |= 1 << tier
 		b.tell(tier)
-		v.apply([]Event{event([]*modelBlock{b}, tier)})
+		m.apply(v, event([]*modelBlock{b}, tier))
 	}
 }
 
@@ -516,7 +608,7 @@ func (m *model) offload(t *rapid.T, v *view) {
 		if b.placed || b.linked {
 			b.view |= 1 << tier
 		}
-		v.apply([]Event{{Kind: BlockStored, Hashes: []EngineHash{b.hash}, Tier: tier, Group: b.group}})
+		m.apply(v, Event{Kind: BlockStored, Hashes: []EngineHash{b.hash}, Tier: tier, Group: b.group})
 	}
 }
 
@@ -535,5 +627,6 @@ func (m *model) clear(_ *rapid.T, v *view) {
 	for _, b := range m.blocks {
 		b.truth, b.view, b.placed, b.linked = 0, 0, false, false
 	}
+	m.storing = [tiers]map[int]bool{}
 	v.apply([]Event{{Kind: AllBlocksCleared}})
 }

@@ -3,6 +3,7 @@ package kvevents
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
@@ -297,19 +298,25 @@ func (b *Batch) loraID(f *fields) error {
 	return err
 }
 
-// medium maps the engine's names for where a block lives to a tier.
+// medium maps the engine's names for where a block lives to a tier. Connectors
+// write them in lower case, too.
 func (b *Batch) medium(f *fields) error {
 	m, ok, err := b.text(MaxNameBytes)
 	if err != nil || !ok {
 		return err
 	}
-	switch string(m) {
+	f.unknownMedium = false
+	switch strings.ToUpper(string(m[:min(len(m), 16)])) {
 	case "GPU":
 		f.tier = scoring.TierGPU
 	case "CPU":
 		f.tier = scoring.TierCPU
-	case "STORAGE", "FS", "OBJ":
+	case "STORAGE", "DISK":
 		f.tier = scoring.TierDisk
+	case "FS":
+		f.tier = scoring.TierFile
+	case "OBJ":
+		f.tier = scoring.TierObject
 	default:
 		f.unknownMedium = true
 	}
@@ -323,6 +330,7 @@ func (b *Batch) specKind(f *fields) error {
 	}
 	switch string(k) {
 	case "full_attention", "mla_attention", "sink_full_attention":
+		f.fullKind = true
 	default:
 		f.partialKind = true
 	}

@@ -101,21 +101,32 @@ func TestDecodeForms(t *testing.T) {
 			}
 		})
 	}
+	full := with(func(ev *scoring.Event) { ev.FullAttention = true })
 	f("map", stored(), plain)
 	f("map, tag last", append(stored()[2:], "type", "BlockStored"), plain)
 	f("map, unknown keys", stored("ownership", list{object{"a", 1}}, "locality", "x", "session_id", nil), plain)
 	f("array, shortest", list{"BlockStored", list{1, 2}, nil, list{10, 11, 12, 13}, 2}, plain)
 	f("array, nil tail", list{"BlockStored", list{1, 2}, nil, list{10, 11, 12, 13}, 2, nil, nil, nil, nil, nil, nil}, plain)
 	f("array, more elements than known",
-		list{"BlockStored", list{1, 2}, nil, list{10, 11, 12, 13}, 2, nil, "GPU", nil, nil, 0, "full_attention", nil, list{1}, object{"x", 2}}, plain)
+		list{"BlockStored", list{1, 2}, nil, list{10, 11, 12, 13}, 2, nil, "GPU", nil, nil, 0, "full_attention", nil, list{1}, object{"x", 2}}, full)
 	f("array, every field",
 		list{"BlockStored", list{1, 2}, 7, list{10, 11, 12, 13}, 2, 3, "CPU", "tune", list{list{"tune"}, list{"tune"}}, 1, "mla_attention"},
 		with(func(ev *scoring.Event) {
-			ev.Parent, ev.Tier, ev.LoRA, ev.Group = hashOf(7), scoring.TierCPU, "tune", 1
+			ev.Parent, ev.Tier, ev.LoRA, ev.Group, ev.FullAttention = hashOf(7), scoring.TierCPU, "tune", 1, true
 		}))
-	f("sink attention counts", stored("kv_cache_spec_kind", "sink_full_attention"), plain)
-	f("disk", stored("medium", "FS"), with(func(ev *scoring.Event) { ev.Tier = scoring.TierDisk }))
-	f("object store", stored("medium", "OBJ"), with(func(ev *scoring.Event) { ev.Tier = scoring.TierDisk }))
+	f("full attention", stored("kv_cache_spec_kind", "full_attention"), full)
+	f("latent attention", stored("kv_cache_spec_kind", "mla_attention"), full)
+	f("sink attention", stored("kv_cache_spec_kind", "sink_full_attention"), full)
+	f("kind is nil", stored("kv_cache_spec_kind", nil), plain)
+	f("host memory, in lower case", stored("medium", "cpu"), with(func(ev *scoring.Event) { ev.Tier = scoring.TierCPU }))
+	f("file system", stored("medium", "FS"), with(func(ev *scoring.Event) { ev.Tier = scoring.TierFile }))
+	f("object store", stored("medium", "OBJ"), with(func(ev *scoring.Event) { ev.Tier = scoring.TierObject }))
+	f("group", stored("group_idx", 5), with(func(ev *scoring.Event) { ev.Group = 5 }))
+	f("group is nil", stored("group_idx", nil), plain)
+	f("partial block", stored("block_hashes", list{1}, "token_ids", list{10, 11, 12}, "block_size", 3),
+		with(func(ev *scoring.Event) {
+			ev.Hashes, ev.Tokens, ev.BlockSize, ev.Usable = ev.Hashes[:1], ev.Tokens[:3], 3, 1
+		}))
 	f("storage", stored("medium", "STORAGE"), with(func(ev *scoring.Event) { ev.Tier = scoring.TierDisk }))
 	f("no medium", stored("medium", nil), plain)
 	f("offload without tokens", stored("medium", "CPU", "token_ids", list{}, "block_size", 0),

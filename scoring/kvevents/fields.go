@@ -83,6 +83,7 @@ type fields struct {
 	unknownMedium bool
 	extraKeys     int // offset of the value in the payload; 0 if absent
 	group         int
+	fullKind      bool
 	partialKind   bool
 
 	salt    string
@@ -132,6 +133,8 @@ func (b *Batch) finishStored(f *fields) (scoring.Event, error) {
 		Usable:    f.usable,
 		Tier:      f.tier,
 		Group:     f.group,
+
+		FullAttention: f.fullKind,
 	}, nil
 }
 

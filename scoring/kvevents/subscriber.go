@@ -165,11 +165,18 @@ func (s *Subscriber) connect(ctx context.Context, c *connector) (*link, error) {
 		defer cancel()
 	}
 	l, err := c.connect(ctx, wait, s.src, s.opts.DialTimeout, s.refused)
-	if l == nil && wait.Err() != nil && ctx.Err() == nil {
+	if l == nil && ended(wait) && ctx.Err() == nil {
 		s.do(s.machine.Tick(s.opts.Now()))
 		return nil, nil
 	}
 	return l, err
+}
+
+// ended reports whether ctx has ended, or would have by now: what was given its
+// deadline may notice first.
+func ended(ctx context.Context) bool {
+	at, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(at)
 }
 
 // connector makes live connections, by dialling or by accepting.
