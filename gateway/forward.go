@@ -106,7 +106,7 @@ func (ex *exchange) prepare(ctx *fasthttp.RequestCtx) {
 	ex.salt = cacheSalt(ex.g.cfg.CacheKey, d.CacheIsolation, ex.principal.Tenant.ID, ex.principal.ID, string(ex.req.CacheSalt))
 	ex.tokenise(ex.ctx)
 	ex.pick = scoring.Request{
-		Model: ex.model.Name, Pools: d.Pools, Estimate: cmp.Or(ex.tokens.Count, ex.estimate()), Salt: ex.salt,
+		Model: ex.model.Name, LoRA: ex.model.LoRA, Pools: d.Pools, Estimate: cmp.Or(ex.tokens.Count, ex.estimate()), Salt: ex.salt,
 		MaxTokens: ex.outputBound(), Unary: !ex.req.Stream,
 	}
 	if len(ex.tokens.IDs) > 0 {

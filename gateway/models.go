@@ -20,6 +20,9 @@ type Model struct {
 	Aliases []string
 	// Upstream is the name its workers serve it under.
 	Upstream string
+	// LoRA is the engine's name of the adapter that the model is; empty for a
+	// model of its own.
+	LoRA string
 	// Family groups models in policies; it may be empty.
 	Family string
 	// ContextLength is in tokens; zero means unknown.

@@ -43,6 +43,11 @@ type WorkerSnapshot struct {
 	Picks, FirstTokens, Failures int64
 }
 
+// Serves reports whether the worker answers to the name.
+func (w *WorkerSnapshot) Serves(model string) bool {
+	return slices.Contains(w.Models, model) || slices.Contains(w.Adapters, model)
+}
+
 // ViewSnapshot is the state of the view of one rank.
 type ViewSnapshot struct {
 	Rank  int

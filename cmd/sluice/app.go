@@ -32,6 +32,7 @@ type app struct {
 
 	docs    *documents
 	fleet   *scoring.Fleet
+	names   *workerNames
 	subs    *subscriptions
 	checker *discovery.Checker
 	tokens  *tokenizers
@@ -103,20 +104,25 @@ func (a *app) load() (err error) {
 }
 
 func (a *app) buildFleet() error {
-	a.fleet = scoring.NewFleet(a.cfg.Scoring.fleet(uint64(time.Now().UnixNano())))
+	fc := a.cfg.Scoring.fleet(uint64(time.Now().UnixNano()))
+	fc.SlowStart = a.cfg.Health.SlowStart
+	a.fleet = scoring.NewFleet(fc)
 	a.subs = newSubscriptions(a.fleet, a.log)
-	h := a.cfg.Health
-	dc := discovery.DefaultConfig()
-	dc.Interval, dc.Timeout, dc.MetricsInterval = h.Interval, h.Timeout, h.MetricsInterval
-	dc.UnhealthyAfter, dc.HealthyAfter = h.UnhealthyAfter, h.HealthyAfter
-	dc.OnSources = a.subs.set
-	workers, err := discoveryWorkers(a.cfg)
+	a.names = newWorkerNames()
+	dc := a.cfg.Health.checker()
+	dc.OnSources, dc.OnName = a.subs.set, a.names.set
+	workers, sources, err := discoveryWorkers(a.cfg, a.log)
 	if err != nil {
 		return err
 	}
 	a.checker, err = discovery.New(workers, a.fleet, a.log, dc)
 	if err != nil {
 		return fmt.Errorf("cannot watch the workers: %w", err)
+	}
+	for _, s := range sources {
+		if err := a.checker.Follow(s); err != nil {
+			return err
+		}
 	}
 	a.subs.doubt = a.checker.CheckSoon
 	return nil
@@ -159,7 +165,7 @@ func (a *app) buildGateway() error {
 		return fmt.Errorf("cannot set up the tenants' metrics: %w", err)
 	}
 	reg := prometheus.NewRegistry()
-	meter := newMetrics(reg, tenants, a.docs.policies.Revision())
+	meter := newMetrics(reg, tenants, a.names, a.docs.policies.Revision())
 	a.gateway, err = gateway.New(gc, gateway.Parts{
 		Router: a.fleet, Limiter: a.limiter, Tokenizer: a.tokens, Ledger: a.ledger,
 		Pricer: pricer{a.docs.prices}, Meter: meters{meter, a.tokens}, Health: a.checker, Log: a.log, Ready: a.notReady,
@@ -171,7 +177,7 @@ func (a *app) buildGateway() error {
 	}
 	a.onClose(a.gateway.Close)
 	reg.MustRegister(&stateCollector{
-		gateway: a.gateway, fleet: a.fleet, limiter: a.limiter, ledger: a.ledger, tokens: a.tokens, kv: a.subs.stats,
+		gateway: a.gateway, fleet: a.fleet, limiter: a.limiter, ledger: a.ledger, tokens: a.tokens, kv: a.subs.stats, checker: a.checker,
 	})
 	a.pages, err = a.adminPages(reg)
 	return err
@@ -222,40 +228,6 @@ func (p pricer) Price(row *tenancy.Row) {
 		return
 	}
 	_ = p.prices.Cost(row) // the row says that it has no price
-}
-
-// discoveryWorkers returns the workers of all pools.
-func discoveryWorkers(cfg *Config) ([]discovery.Worker, error) {
-	upstream := make(map[string]string, len(cfg.Models))
-	for i := range cfg.Models {
-		upstream[cfg.Models[i].Name] = cfg.Models[i].Upstream
-	}
-	var list []discovery.Worker
-	for i := range cfg.Pools {
-		p := &cfg.Pools[i]
-		key := ""
-		if p.APIKeyFile != "" {
-			var err error
-			if key, err = readSecretText(p.APIKeyFile); err != nil {
-				return nil, fmt.Errorf("cannot read pools[%d].apiKeyFile: %w", i, err)
-			}
-		}
-		serves := make([]string, len(p.Models))
-		for j, m := range p.Models {
-			serves[j] = upstream[m]
-		}
-		for _, w := range p.Workers {
-			dw := discovery.Worker{
-				Name: w.Name, Pool: p.Name, URL: w.URL, Models: p.Models, Serves: serves,
-				Events: w.Events, Replay: w.Replay, Ranks: w.Ranks, APIKey: key,
-			}
-			if w.EventsBind != "" {
-				dw.Events, dw.Bind, dw.From = w.EventsBind, true, w.EventsFrom
-			}
-			list = append(list, dw)
-		}
-	}
-	return list, nil
 }
 
 func (a *app) listen() (err error) {

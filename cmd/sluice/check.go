@@ -92,6 +92,9 @@ func (c *checker) summary(cfg *Config, docs *documents) {
 	workers := 0
 	for i := range cfg.Pools {
 		workers += len(cfg.Pools[i].Workers)
+		if from := &cfg.Pools[i].WorkersFrom; from.Enabled() {
+			fmt.Fprintf(c.out, "pool %s: at most %s from %s\n", cfg.Pools[i].Name, count(from.MaxWorkers, "worker"), from.describe())
+		}
 	}
 	fmt.Fprintf(c.out, "%s, %s, %s, %s, %s\n",
 		count(len(docs.directory.Tenants()), "tenant"), count(len(docs.directory.Keys()), "key"),

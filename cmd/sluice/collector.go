@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -8,6 +9,7 @@ import (
 	"github.com/sluicegate/sluice/gateway"
 	"github.com/sluicegate/sluice/ratelimit"
 	"github.com/sluicegate/sluice/scoring"
+	"github.com/sluicegate/sluice/scoring/discovery"
 	"github.com/sluicegate/sluice/tenancy/ledger"
 )
 
@@ -19,6 +21,7 @@ type stateCollector struct {
 	ledger  *ledger.Ledger
 	tokens  *tokenizers
 	kv      func() []kvSource
+	checker *discovery.Checker
 }
 
 var (
@@ -27,6 +30,16 @@ var (
 	descDraining    = desc("sluice_draining", "1 while the gateway is shutting down.")
 	descDegraded    = desc("sluice_degraded", "Workers, cache views and models that are not as they should be, by why.", "part", "reason")
 	descReady       = desc("sluice_worker_ready", "1 if the worker may be picked.", "pool", "worker")
+	descWorkerState = desc("sluice_worker_state", "1 for the worker's state: new, ready, trial, down, unusable, ejected.", "pool", "worker", "state")
+	descEjections   = desc("sluice_worker_ejections_total", "Times that the worker was set aside for failed requests.", "pool", "worker")
+	descFailures    = desc("sluice_worker_failures_total", "Requests that failed by the worker's fault.", "pool", "worker")
+	descRestarts    = desc("sluice_worker_restarts_total", "Times that the worker's process was found to be another one.", "pool", "worker")
+	descAdapters    = desc("sluice_worker_adapters", "Configured LoRA adapters that the worker has loaded.", "pool", "worker")
+	descListed      = desc("sluice_discovery_workers", "Workers of the pool's changing list.", "pool")
+	descListDrain   = desc("sluice_discovery_draining_workers", "Workers removed from the list that still have requests.", "pool")
+	descListFailing = desc("sluice_discovery_failing", "1 while the list can't be had, or not all of it be used; the last good one stays in force.", "pool")
+	descListUpdates = desc("sluice_discovery_updates_total", "Lists that came.", "pool")
+	descListFails   = desc("sluice_discovery_failures_total", "Times that no list came, or that not all of it could be used.", "pool")
 	descWorkerLoad  = desc("sluice_route_worker_requests", "Requests on the worker that this gateway has sent and not seen finish.", "pool", "worker")
 	descWorkerAhead = desc("sluice_route_worker_prefill_tokens", "Uncached prompt tokens sent to the worker and not yet known to be read.", "pool", "worker")
 	descWorkerError = desc("sluice_route_worker_prediction_ratio", "Percentiles of actual over predicted time to first token.", "pool", "worker", "percentile")
@@ -67,6 +80,7 @@ func (c *stateCollector) Describe(chan<- *prometheus.Desc) {}
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	c.collectEdge(ch)
 	c.collectFleet(ch)
+	c.collectWorkers(ch)
 	c.collectViews(ch)
 	c.collectTokens(ch)
 	c.collectBooks(ch)
@@ -96,8 +110,35 @@ func (c *stateCollector) collectEdge(ch chan<- prometheus.Metric) {
 	gauge(ch, descDraining, oneIf(c.gateway.Draining()))
 }
 
+// workers are those in force. A removed one that still has requests has no series: its successor may
+// have its name.
+func (c *stateCollector) workers() []scoring.WorkerSnapshot {
+	return slices.DeleteFunc(c.fleet.Snapshot(time.Now()), func(w scoring.WorkerSnapshot) bool { return w.Retired })
+}
+
+// collectWorkers tells how the workers and the lists of them are.
+func (c *stateCollector) collectWorkers(ch chan<- prometheus.Metric) {
+	for _, w := range c.checker.Snapshot() {
+		if w.State == discovery.StateDraining {
+			continue
+		}
+		gauge(ch, descWorkerState, 1, w.Pool, w.Name, string(w.State))
+		counter(ch, descEjections, float64(w.Ejections), w.Pool, w.Name)
+		counter(ch, descFailures, float64(w.Failures), w.Pool, w.Name)
+		counter(ch, descRestarts, float64(w.Restarts), w.Pool, w.Name)
+		gauge(ch, descAdapters, float64(len(w.Adapters)), w.Pool, w.Name)
+	}
+	for _, s := range c.checker.Sources() {
+		gauge(ch, descListed, float64(s.Workers), s.Pool)
+		gauge(ch, descListDrain, float64(s.Draining), s.Pool)
+		gauge(ch, descListFailing, oneIf(s.Error != ""), s.Pool)
+		counter(ch, descListUpdates, float64(s.Updates), s.Pool)
+		counter(ch, descListFails, float64(s.Failures), s.Pool)
+	}
+}
+
 func (c *stateCollector) collectFleet(ch chan<- prometheus.Metric) {
-	for _, w := range c.fleet.Snapshot(time.Now()) {
+	for _, w := range c.workers() {
 		gauge(ch, descReady, oneIf(w.Ready), w.Worker.Pool, w.Worker.Name)
 		gauge(ch, descWorkerLoad, float64(w.InFlight), w.Worker.Pool, w.Worker.Name)
 		gauge(ch, descWorkerAhead, float64(w.Ahead), w.Worker.Pool, w.Worker.Name)
@@ -129,9 +170,10 @@ func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
 	type state struct{ part, reason string }
 	n := map[state]int{
 		{"worker", "not_ready"}: 0, {"view", "not_reporting"}: 0, {"view", "incomplete"}: 0, {"view", "recovering"}: 0,
+		{"discovery", "failing"}:    0,
 		{"tokenizer", "unverified"}: 0, {"tokenizer", "remote"}: 0, {"tokenizer", "mismatch"}: 0,
 	}
-	for _, w := range c.fleet.Snapshot(time.Now()) {
+	for _, w := range c.workers() {
 		if !w.Ready {
 			n[state{"worker", "not_ready"}]++
 			continue
@@ -150,6 +192,11 @@ func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
 			}
 		}
 	}
+	for _, s := range c.checker.Sources() {
+		if s.Error != "" {
+			n[state{"discovery", "failing"}]++
+		}
+	}
 	for _, m := range c.tokens.models {
 		if s := tokenState(m.state.Load()); s != tokensVerified {
 			n[state{"tokenizer", s.String()}]++
@@ -161,7 +208,7 @@ func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
 }
 
 func (c *stateCollector) collectViews(ch chan<- prometheus.Metric) {
-	for _, w := range c.fleet.Snapshot(time.Now()) {
+	for _, w := range c.workers() {
 		state := "not_reporting"
 		if len(w.Views) > 0 {
 			state = w.Views[0].State.String()

@@ -120,10 +120,38 @@ type ModelConfig struct {
 // PoolConfig is a group of workers that serve the same models and that policies can name.
 type PoolConfig struct {
 	Name       string            `yaml:"name"`
-	Models     []string          `yaml:"models"` // names from Config.Models
-	Labels     map[string]string `yaml:"labels"` // for requirePoolLabels of policies
+	Models     []string          `yaml:"models"`   // names from Config.Models, served by every worker
+	Adapters   []string          `yaml:"adapters"` // names from Config.Models: LoRA adapters, served by the workers that have them loaded
+	Labels     map[string]string `yaml:"labels"`   // for requirePoolLabels of policies
 	APIKeyFile string            `yaml:"apiKeyFile"`
 	Workers    []WorkerConfig    `yaml:"workers"`
+	// WorkersFrom is a list that changes while the gateway runs, beside Workers.
+	WorkersFrom WorkersFromConfig `yaml:"workersFrom"`
+}
+
+// WorkersFromConfig says where a pool's changing list of workers is: in a file or in the DNS, not both.
+type WorkersFromConfig struct {
+	File       string    `yaml:"file"` // a list of WorkerConfig, YAML or JSON
+	DNS        DNSConfig `yaml:"dns"`
+	MaxWorkers int       `yaml:"maxWorkers"` // the most workers of the list; it bounds their metrics
+}
+
+// Enabled reports whether the pool has such a list.
+func (c *WorkersFromConfig) Enabled() bool { return c.File != "" || c.DNS.Name != "" }
+
+// DNSConfig is a name whose records list workers. The resolver does not tell a record's TTL, so it is
+// asked at an interval.
+type DNSConfig struct {
+	Name        string        `yaml:"name"`
+	Type        string        `yaml:"type"`        // a, aaaa or srv
+	Port        int           `yaml:"port"`        // of the workers' HTTP servers; srv records have their own
+	Scheme      string        `yaml:"scheme"`      // http or https
+	Interval    time.Duration `yaml:"interval"`    // between two answers
+	RemoveAfter int           `yaml:"removeAfter"` // answers in a row that lack a worker remove it
+	Server      string        `yaml:"server"`      // host:port of the DNS server; default: the system's
+	Events      string        `yaml:"events"`      // as WorkerConfig.Events, with * for the worker's host
+	Replay      string        `yaml:"replay"`      // as WorkerConfig.Replay, with * for the worker's host
+	Ranks       int           `yaml:"ranks"`       // as WorkerConfig.Ranks
 }
 
 // WorkerConfig is one vLLM server.
@@ -144,13 +172,20 @@ const (
 	EventsNone = "none" // no cache view: route by load alone
 )
 
-// HealthConfig paces the health checks and the reading of the workers' /metrics.
+// HealthConfig paces the health checks and the reading of the workers' /metrics, and says how a worker
+// comes and goes.
 type HealthConfig struct {
 	Interval        time.Duration `yaml:"interval"`
 	Timeout         time.Duration `yaml:"timeout"`
 	UnhealthyAfter  int           `yaml:"unhealthyAfter"` // failed checks in a row
 	HealthyAfter    int           `yaml:"healthyAfter"`   // passed checks in a row
 	MetricsInterval time.Duration `yaml:"metricsInterval"`
+	ModelsInterval  time.Duration `yaml:"modelsInterval"` // between looks at a worker's models, adapters and event endpoints
+	EjectAfter      int           `yaml:"ejectAfter"`     // failed requests in a row
+	EjectBase       time.Duration `yaml:"ejectBase"`      // the first time that such a worker is set aside; then doubling
+	EjectMax        time.Duration `yaml:"ejectMax"`
+	SlowStart       time.Duration `yaml:"slowStart"`    // from being ready to a full share of the requests
+	DrainTimeout    time.Duration `yaml:"drainTimeout"` // how long a removed worker's requests are waited for
 }
 
 // ScoringConfig tunes the prediction of the time to first token. It describes an engine that nothing has
@@ -263,6 +298,12 @@ func DefaultConfig() Config {
 			UnhealthyAfter:  2,
 			HealthyAfter:    1,
 			MetricsInterval: time.Second,
+			ModelsInterval:  10 * time.Second,
+			EjectAfter:      3,
+			EjectBase:       5 * time.Second,
+			EjectMax:        2 * time.Minute,
+			SlowStart:       10 * time.Second,
+			DrainTimeout:    5 * time.Minute,
 		},
 		Scoring: defaultScoring(),
 		Ledger:  LedgerConfig{Path: "sluice.db"},
@@ -277,6 +318,14 @@ func (m *ModelConfig) setDefaults() { m.BytesPerToken = 3 }
 
 // setDefaults fills a worker before its keys are decoded.
 func (w *WorkerConfig) setDefaults() { w.Events = EventsAuto }
+
+// setDefaults fills a pool before its keys are decoded.
+func (p *PoolConfig) setDefaults() {
+	p.WorkersFrom = WorkersFromConfig{
+		MaxWorkers: 64,
+		DNS:        DNSConfig{Type: "a", Port: 8000, Scheme: "http", Interval: 10 * time.Second, RemoveAfter: 3, Events: EventsAuto},
+	}
+}
 
 // complete fills the values whose default is another value of the file.
 func (c *Config) complete() {

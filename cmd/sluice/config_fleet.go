@@ -36,7 +36,7 @@ func (v *validator) models() {
 		} else if st, err := os.Stat(m.Tokenizer); err == nil && st.IsDir() { // files() reports the rest
 			v.readable(configPath{at + ".tokenizer", new(filepath.Join(m.Tokenizer, "tokenizer.json")), false})
 		}
-		served := slices.ContainsFunc(v.cfg.Pools, func(p PoolConfig) bool { return slices.Contains(p.Models, m.Name) })
+		served := slices.ContainsFunc(v.cfg.Pools, func(p PoolConfig) bool { return p.serves(m.Name) })
 		if !served {
 			v.warnf(at+".name", "no pool serves %q: requests for it are refused", clip(m.Name))
 		}
@@ -61,13 +61,23 @@ func (v *validator) modelName(path, name string, owner map[string]string) {
 	owner[name] = path
 }
 
+// claims are the names, addresses and event endpoints of workers that are taken, each with the path that
+// claimed it.
+type claims struct {
+	names, urls map[string]string
+	endpoints   *[]endpointUse
+}
+
+func newClaims(endpoints []endpointUse) claims {
+	return claims{names: make(map[string]string), urls: make(map[string]string), endpoints: &endpoints}
+}
+
 // pools checks the pools and their workers. A worker is in one pool, once: its load is counted there.
 func (v *validator) pools() {
 	if len(v.cfg.Pools) == 0 {
 		v.errorf("pools", "is empty, should list at least one pool of workers")
 	}
-	poolNames, workerNames, urls := make(map[string]string), make(map[string]string), make(map[string]string)
-	endpoints := v.listenUse()
+	poolNames, taken := make(map[string]string), newClaims(v.listenUse())
 	for i := range v.cfg.Pools {
 		p := &v.cfg.Pools[i]
 		at := fmt.Sprintf("pools[%d]", i)
@@ -79,18 +89,27 @@ func (v *validator) pools() {
 				v.errorf(at+".labels."+key, "a label's key has 1 to 63 characters and its value at most 63")
 			}
 		}
-		if len(p.Workers) == 0 {
-			v.errorf(at+".workers", "is empty, should list at least one worker")
+		if len(p.Workers) == 0 && !p.WorkersFrom.Enabled() && !v.given(at+".workersFrom.") {
+			v.errorf(at+".workers", "is empty, should list at least one worker, or workersFrom should say where they are listed")
 		}
-		for j := range p.Workers {
-			w := &p.Workers[j]
-			at := fmt.Sprintf("%s.workers[%d]", at, j)
-			v.matching(at+".name", w.Name, workerPattern, "letters, digits, dots, dashes and underscores, at most 63")
-			v.claim(at+".name", w.Name, workerNames, "worker names are distinct across all pools")
-			v.workerURL(at+".url", w.URL)
-			v.claim(at+".url", strings.TrimRight(w.URL, "/"), urls, "a worker is listed once, in one pool, or its load would be counted twice")
-			v.workerEvents(at, w, &endpoints)
-		}
+		v.workers(at+".workers", p.Workers, taken)
+	}
+	// Lists that change come after all of those that do not, whose names and addresses win.
+	for i := range v.cfg.Pools {
+		v.workersFrom(fmt.Sprintf("pools[%d].workersFrom", i), &v.cfg.Pools[i].WorkersFrom, taken)
+	}
+}
+
+// workers checks a list of workers.
+func (v *validator) workers(at string, list []WorkerConfig, taken claims) {
+	for j := range list {
+		w := &list[j]
+		at := fmt.Sprintf("%s[%d]", at, j)
+		v.matching(at+".name", w.Name, workerPattern, "letters, digits, dots, dashes and underscores, at most 63")
+		v.claim(at+".name", w.Name, taken.names, "worker names are distinct across all pools")
+		v.workerURL(at+".url", w.URL)
+		v.claim(at+".url", strings.TrimRight(w.URL, "/"), taken.urls, "a worker is listed once, in one pool, or its load would be counted twice")
+		v.workerEvents(at, w, taken.endpoints)
 	}
 }
 
@@ -120,4 +139,16 @@ func (v *validator) poolModels(at string, p *PoolConfig) {
 		}
 	}
 	v.unique(at+".models", p.Models)
+	for j, name := range p.Adapters {
+		at := fmt.Sprintf("%s.adapters[%d]", at, j)
+		if !slices.Contains(names, name) {
+			v.errorf(at, "no model is named %q%s", clip(name), suggest(name, names))
+		}
+		for k := range v.cfg.Pools {
+			if slices.Contains(v.cfg.Pools[k].Models, name) {
+				v.errorf(at, "%q is in pools[%d].models too; a model is a LoRA adapter in every pool or in none", clip(name), k)
+			}
+		}
+	}
+	v.unique(at+".adapters", p.Adapters)
 }

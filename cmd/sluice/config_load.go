@@ -83,7 +83,7 @@ func parseConfig(path string, data []byte) (*Config, []Issue, error) {
 
 func sortIssues(issues []Issue) {
 	slices.SortStableFunc(issues, func(a, b Issue) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 }
 
@@ -110,7 +110,9 @@ func (c *Config) paths() []configPath {
 		all = append(all, configPath{fmt.Sprintf("models[%d].tokenizer", i), &c.Models[i].Tokenizer, true})
 	}
 	for i := range c.Pools {
-		all = append(all, configPath{fmt.Sprintf("pools[%d].apiKeyFile", i), &c.Pools[i].APIKeyFile, false})
+		all = append(all,
+			configPath{fmt.Sprintf("pools[%d].apiKeyFile", i), &c.Pools[i].APIKeyFile, false},
+			configPath{fmt.Sprintf("pools[%d].workersFrom.file", i), &c.Pools[i].WorkersFrom.File, false})
 	}
 	return all
 }

@@ -90,9 +90,10 @@ func TestLoadConfigFull(t *testing.T) {
 				ContextLength: 8192, DefaultMaxTokens: 1024, BytesPerToken: 4,
 			},
 			{Name: "other", Upstream: "other", Tokenizer: in("tokenizer"), ContextLength: 100, DefaultMaxTokens: 100, BytesPerToken: 3},
+			{Name: "tune", Upstream: "tune-v1", Tokenizer: in("tokenizer"), ContextLength: 100, DefaultMaxTokens: 100, BytesPerToken: 3},
 		},
 		Pools: []PoolConfig{{
-			Name: "general", Models: []string{"org/tiny", "other"}, Labels: map[string]string{"zone": "eu"}, APIKeyFile: in("admin.token"),
+			Name: "general", Models: []string{"org/tiny", "other"}, Adapters: []string{"tune"}, Labels: map[string]string{"zone": "eu"}, APIKeyFile: in("admin.token"),
 			Workers: []WorkerConfig{
 				{Name: "w1", URL: "http://127.0.0.1:8101/", Events: "tcp://127.0.0.1:5617", Replay: "tcp://127.0.0.1:5618"},
 				{Name: "w2", URL: "https://[::1]:8102", Events: EventsNone},
@@ -101,8 +102,21 @@ func TestLoadConfigFull(t *testing.T) {
 					EventsBind: "tcp://*:6001", EventsFrom: "127.0.0.0/8", Ranks: 2,
 				},
 			},
+			WorkersFrom: WorkersFromConfig{
+				File: in("lists/good.yaml"), MaxWorkers: 8,
+				DNS: DNSConfig{Type: "a", Port: 8000, Scheme: "http", Interval: 10 * time.Second, RemoveAfter: 3, Events: EventsAuto},
+			},
+		}, {
+			Name: "found", Models: []string{"org/tiny"},
+			WorkersFrom: WorkersFromConfig{MaxWorkers: 16, DNS: DNSConfig{
+				Name: "_http._tcp.workers.example", Type: "srv", Port: 8001, Scheme: "https", Interval: 30 * time.Second,
+				RemoveAfter: 1, Server: "127.0.0.1:5353", Events: "tcp://*:5557", Replay: "tcp://*:5558",
+			}},
 		}},
-		Health: HealthConfig{Interval: 2 * time.Second, Timeout: 500 * time.Millisecond, UnhealthyAfter: 3, HealthyAfter: 2, MetricsInterval: 5 * time.Second},
+		Health: HealthConfig{
+			Interval: 2 * time.Second, Timeout: 500 * time.Millisecond, UnhealthyAfter: 3, HealthyAfter: 2, MetricsInterval: 5 * time.Second,
+			ModelsInterval: 6 * time.Second, EjectAfter: 4, EjectBase: time.Second, EjectMax: time.Minute, DrainTimeout: time.Minute,
+		},
 		Scoring: ScoringConfig{
 			Strategy:  "least-loaded",
 			BlockSize: 32, BatchTokens: 1024, MaxSeqs: 8, SpeculativeTTL: 2 * time.Second, LoadStale: time.Second, IdleHalfLife: time.Minute,

@@ -306,6 +306,12 @@ func (v *validator) pacing() {
 	v.duration("health.metricsInterval", h.MetricsInterval, 10*time.Millisecond, time.Hour)
 	v.count("health.unhealthyAfter", int64(h.UnhealthyAfter), 1, 1000)
 	v.count("health.healthyAfter", int64(h.HealthyAfter), 1, 1000)
+	v.duration("health.modelsInterval", h.ModelsInterval, 10*time.Millisecond, time.Hour)
+	v.count("health.ejectAfter", int64(h.EjectAfter), 1, 1000)
+	v.duration("health.ejectBase", h.EjectBase, 10*time.Millisecond, time.Hour)
+	v.duration("health.ejectMax", h.EjectMax, h.EjectBase, 24*time.Hour)
+	v.duration("health.slowStart", h.SlowStart, 0, time.Hour)
+	v.duration("health.drainTimeout", h.DrainTimeout, time.Second, 24*time.Hour)
 	if _, err := scoring.ParseStrategy(v.cfg.Scoring.Strategy); err != nil {
 		v.errorf("scoring.strategy", "%v", err)
 	}

@@ -114,6 +114,9 @@ func (a *app) debugWorkers() any {
 		workers = append(workers, workerPage{
 			Health: st, Load: newLoadPage(&w), Learned: newLearnedPage(&w), Views: newViewPages(&w), Events: events[st.Name],
 		})
+		if st.State == discovery.StateDraining {
+			workers[len(workers)-1].Events = nil // those are its successor's
+		}
 	}
 	tokens := make(map[string]tokensPage)
 	for name, m := range a.tokens.models {
@@ -123,10 +126,11 @@ func (a *app) debugWorkers() any {
 	}
 	st := a.fleet.Stats()
 	return struct {
-		Workers []workerPage          `json:"workers"`
-		Tokens  map[string]tokensPage `json:"tokenizers"`
-		Fleet   fleetPage             `json:"fleet"`
-	}{workers, tokens, fleetPage{
+		Workers []workerPage             `json:"workers"`
+		Lists   []discovery.SourceStatus `json:"lists"`
+		Tokens  map[string]tokensPage    `json:"tokenizers"`
+		Fleet   fleetPage                `json:"fleet"`
+	}{workers, a.checker.Sources(), tokens, fleetPage{
 		Picks: st.Picks, PromptTokens: st.PromptTokens, CachedTokens: st.CachedTokens,
 		Blocks: st.Blocks, IndexBytes: st.Bytes, ErrorP50: st.ErrorP50, ErrorP90: st.ErrorP90,
 	}}

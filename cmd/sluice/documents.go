@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,7 +85,7 @@ func policyConfig(cfg *Config, prices *chargeback.Prices, now time.Time) policy.
 	}
 	for i := range cfg.Pools {
 		p := &cfg.Pools[i]
-		pc.Pools = append(pc.Pools, policy.Pool{Name: p.Name, Models: p.Models, Labels: p.Labels})
+		pc.Pools = append(pc.Pools, policy.Pool{Name: p.Name, Models: slices.Concat(p.Models, p.Adapters), Labels: p.Labels})
 	}
 	return pc
 }

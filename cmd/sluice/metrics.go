@@ -29,6 +29,7 @@ var (
 // client chooses can make a series.
 type metrics struct {
 	tenants *chargeback.TenantMetrics
+	workers *workerNames
 
 	requests, framing, auth, disconnects, streamErrors, malformed *prometheus.CounterVec
 	usageUnknown, decisions, policyErrors, limitRejections        *prometheus.CounterVec
@@ -38,7 +39,7 @@ type metrics struct {
 }
 
 // newMetrics registers the series on reg.
-func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, revision string) *metrics {
+func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, workers *workerNames, revision string) *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 		reg.MustRegister(c)
@@ -56,6 +57,7 @@ func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, re
 	}
 	m := &metrics{
 		tenants:         tenants,
+		workers:         workers,
 		requests:        counter("sluice_http_requests_total", "Requests by route, method, status (499: the client left) and dialect.", "route", "method", "status", "dialect"),
 		framing:         counter("sluice_http_framing_rejections_total", "Requests that could not be read.", "reason"),
 		auth:            counter("sluice_auth_failures_total", "Requests without one valid credential.", "reason"),
@@ -83,6 +85,7 @@ func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, re
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_build_info", Help: "Always 1."}, []string{"version", "go_version"})
 	policies := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_config_info", Help: "Always 1; the revision of the policies in force."}, []string{"digest"})
 	reg.MustRegister(info, policies, tenants, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	workers.onGone(func(name string) { m.attempts.DeletePartialMatch(prometheus.Labels{"worker": name}) })
 	info.WithLabelValues(buildVersion(), runtime.Version()).Set(1)
 	policies.WithLabelValues(revision).Set(1)
 	return m
@@ -157,7 +160,7 @@ func (m *metrics) observePolicy(s *gateway.Summary) {
 func (m *metrics) observeRouting(s *gateway.Summary) {
 	row := s.Row
 	for i, a := range s.Attempts {
-		m.attempts.WithLabelValues(a.Pool, a.Worker, strconv.Itoa(a.Status)).Inc()
+		m.workers.with(a.Worker, func(label string) { m.attempts.WithLabelValues(a.Pool, label, strconv.Itoa(a.Status)).Inc() })
 		if i+1 < len(s.Attempts) {
 			m.retries.WithLabelValues(a.Pool, a.Reason).Inc()
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/tls"
 	"fmt"
+	"slices"
 
 	"github.com/sluicegate/sluice/gateway"
 )
@@ -56,6 +57,9 @@ func gatewayModels(cfg *Config, created int64) []gateway.Model {
 		list[i] = gateway.Model{
 			Name: m.Name, Aliases: m.Aliases, Upstream: m.Upstream, Family: m.Family, ContextLength: int(m.ContextLength),
 			DefaultMaxTokens: m.DefaultMaxTokens, BytesPerToken: m.BytesPerToken, Created: created,
+		}
+		if slices.ContainsFunc(cfg.Pools, func(p PoolConfig) bool { return slices.Contains(p.Adapters, m.Name) }) {
+			list[i].LoRA = m.Upstream
 		}
 	}
 	return list

@@ -51,6 +51,16 @@ func metricFamilies() []metricFamily {
 		{"sluice_overhead_seconds", []string{"phase"}, len(overheadBuckets)},
 		{"sluice_draining", nil, 0},
 		{"sluice_worker_ready", []string{"pool", "worker"}, 0},
+		{"sluice_worker_state", []string{"pool", "worker", "state"}, 0},
+		{"sluice_worker_ejections_total", []string{"pool", "worker"}, 0},
+		{"sluice_worker_failures_total", []string{"pool", "worker"}, 0},
+		{"sluice_worker_restarts_total", []string{"pool", "worker"}, 0},
+		{"sluice_worker_adapters", []string{"pool", "worker"}, 0},
+		{"sluice_discovery_workers", []string{"pool"}, 0},
+		{"sluice_discovery_draining_workers", []string{"pool"}, 0},
+		{"sluice_discovery_failing", []string{"pool"}, 0},
+		{"sluice_discovery_updates_total", []string{"pool"}, 0},
+		{"sluice_discovery_failures_total", []string{"pool"}, 0},
 		{"sluice_degraded", []string{"part", "reason"}, 0},
 		{"sluice_route_prompts_total", []string{"tokens"}, 0},
 		{"sluice_route_prediction_error_ratio", nil, 13},
@@ -86,8 +96,10 @@ func metricFamilies() []metricFamily {
 // there are, or a round number above.
 var fixedLabels = map[string]int{
 	"route": 7, "method": 8, "status": 24, "dialect": 2, "phase": 6, "code": 16, "reason": 16, "decision": 4, "unit": 6,
-	"percentile": 2, "result": 3, "state": 5, "source": 3, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 3,
+	"percentile": 2, "result": 3, "state": 5, "source": 3, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 4,
 	"sluice_degraded/reason": 3,
+	// A worker is in one state at a time.
+	"sluice_worker_state/state": 1,
 	// A worker may answer with any status that HTTP knows.
 	"sluice_upstream_attempts_total/status": 64,
 	// One rank for each worker: data parallelism is the engines' own setting. A worker with n ranks adds
@@ -103,7 +115,13 @@ func ownSeries(cfg *Config, set *policy.Set) int {
 	sizes["model"], sizes["class"], sizes["pool"] = len(cfg.Models), len(cfg.Policy.Classes), len(cfg.Pools)
 	for i := range cfg.Pools {
 		sizes["worker"] += len(cfg.Pools[i].Workers)
+		if from := &cfg.Pools[i].WorkersFrom; from.Enabled() {
+			sizes["worker"] += from.MaxWorkers
+			// What is counted of those that have left; once a pool, as the pool is a label beside it.
+			sizes["sluice_upstream_attempts_total/worker"]++
+		}
 	}
+	sizes["sluice_upstream_attempts_total/worker"] += sizes["worker"]
 	policies := make(map[string]bool)
 	rules, limits := 1, 0 // a decision without a rule is an allow
 	for _, r := range set.Rules() {

@@ -174,7 +174,7 @@ func longest(p *tokenize.Prompts) (ids []uint32) {
 func (t *tokenizers) worker(model string) string {
 	best, least := "", -1
 	for _, w := range t.fleet.Snapshot(time.Now()) {
-		if w.Ready && slices.Contains(w.Models, model) && (least < 0 || w.InFlight < least) {
+		if w.Ready && w.Serves(model) && (least < 0 || w.InFlight < least) {
 			best, least = w.Worker.Address, w.InFlight
 		}
 	}
@@ -184,7 +184,7 @@ func (t *tokenizers) worker(model string) string {
 // workers are the addresses of all ready workers that serve the model.
 func (t *tokenizers) workers(model string) (out []string) {
 	for _, w := range t.fleet.Snapshot(time.Now()) {
-		if w.Ready && slices.Contains(w.Models, model) {
+		if w.Ready && w.Serves(model) {
 			out = append(out, w.Worker.Address)
 		}
 	}
