@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/sluicegate/sluice/scoring"
@@ -56,6 +57,7 @@ func DefaultConfig() Config {
 const (
 	maxWorkers = 1024
 	maxFactor  = 1000
+	minStep    = time.Microsecond
 )
 
 // engine is the configuration of one worker's engine.
@@ -66,6 +68,12 @@ func (c *Config) engine(worker int) engine.Config {
 	e.Vocab = vocabulary
 	e.MaxModelLen = c.capacity()
 	e.OutputTokens = 0
+	if f, ok := c.Slow[worker]; ok {
+		t := &e.Timing
+		for _, d := range []*time.Duration{&t.Step, &t.PrefillToken, &t.DecodeSeq, &t.Context, &t.Attention} {
+			*d = time.Duration(math.Round(float64(*d) * f))
+		}
+	}
 	return e
 }
 
@@ -118,9 +126,14 @@ func (c *Config) Validate() error {
 	if c.Warmup < 0 {
 		return fmt.Errorf("simulate: Warmup is %d; it must not be negative", c.Warmup)
 	}
-	e := c.engine(0)
-	if err := e.Validate(); err != nil {
-		return err
+	for i := range c.Workers {
+		e := c.engine(i)
+		if err := e.Validate(); err != nil {
+			return err
+		}
+		if e.Timing.Step < minStep {
+			return fmt.Errorf("simulate: Timing.Step is %s for worker %d; it must be at least %s", e.Timing.Step, i, minStep)
+		}
 	}
 	s := c.scoring(scoring.StrategyTTFT)
 	return s.Validate()

@@ -60,3 +60,8 @@ func (c *cores) next(now time.Duration) (at time.Duration, worker int, ok bool) 
 	left := max(0, math.Ceil(first.work/c.rate()))
 	return max(now, c.at+time.Duration(left)), first.worker, true
 }
+
+// busy says whether a step of the worker is under way.
+func (c *cores) busy(worker int) bool {
+	return slices.ContainsFunc(c.jobs, func(j job) bool { return j.worker == worker })
+}

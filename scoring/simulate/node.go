@@ -10,14 +10,12 @@ import (
 
 // node is a worker: an engine, and what is on its way from it to the router.
 type node struct {
-	id    scoring.WorkerID
-	eng   *engine.Engine
-	slow  float64
-	calls map[engine.ID]*call
-	busy  bool // a step is under way
-	// stepEnds is when, unless cores are shared.
-	stepEnds time.Duration
-	posted   [][]engine.Event
+	id     scoring.WorkerID
+	eng    *engine.Engine
+	slow   float64
+	calls  map[engine.ID]*call
+	busy   bool // a step is under way
+	posted [][]engine.Event
 
 	// requests, computed (prompt tokens) and busyTime are for the report.
 	requests, computed int

@@ -2,7 +2,6 @@ package simulate
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"github.com/sluicegate/sluice/scoring/simworker/engine"
@@ -14,104 +13,66 @@ import (
 type oracle struct {
 	sim  *sim
 	kind oracleKind
-	ties uint64
+	// ahead are the engines as they will be; nil with shared cores, where no
+	// engine can be told alone.
+	ahead []*engine.Ahead
+	cost  []float64 // scratch
+	drawn uint64
+	best  []int // scratch
 }
 
-func newOracle(m *sim, kind oracleKind) *oracle { return &oracle{sim: m, kind: kind} }
+func newOracle(m *sim, kind oracleKind) (*oracle, error) {
+	o := &oracle{sim: m, kind: kind, cost: make([]float64, len(m.nodes))}
+	if m.cores.limit > 0 {
+		return o, nil
+	}
+	for i := range m.nodes {
+		a, err := engine.NewAhead(m.cfg.engine(i))
+		if err != nil {
+			return nil, err
+		}
+		o.ahead = append(o.ahead, a)
+	}
+	return o, nil
+}
 
-// sent tells the oracle that a request went to a worker.
-func (o *oracle) sent(int, *engine.Prepared) {}
-
-// choose returns the worker on which the request's first token comes soonest.
+// choose returns the worker that costs least, by chance among equals.
 func (o *oracle) choose(p *engine.Prepared) int {
-	least := time.Duration(math.MaxInt64)
-	var best []int
-	for w := range o.sim.nodes {
-		switch t := o.firstToken(w, p); {
-		case t < least:
-			least, best = t, append(best[:0], w)
-		case t == least:
-			best = append(best, w)
+	least := math.Inf(1)
+	for w := range o.cost {
+		at, _ := o.firstToken(w, p)
+		o.cost[w] = float64(at)
+		least = min(least, o.cost[w])
+	}
+	o.best = o.best[:0]
+	for w, c := range o.cost {
+		if c == least {
+			o.best = append(o.best, w)
 		}
 	}
-	o.ties++
-	return best[mix(o.sim.cfg.Seed+o.ties)%uint64(len(best))]
+	o.drawn++
+	return o.best[mix(o.sim.cfg.Seed+o.drawn)%uint64(len(o.best))]
+}
+
+// sent tells the oracle that a request went to a worker.
+func (o *oracle) sent(w int, p *engine.Prepared) {
+	if o.ahead == nil {
+		return
+	}
+	if err := o.ahead[w].Add(o.sim.clock(), p); err != nil {
+		panic("BUG: an engine refuses a request that it prepared: " + err.Error())
+	}
 }
 
 // firstToken is when the first token of p comes if it is sent to worker w now
-// and nothing is sent after it.
-func (o *oracle) firstToken(w int, p *engine.Prepared) time.Duration {
-	m := o.sim
-	f := fork{now: m.now, cores: cores{limit: m.cores.limit, at: m.cores.at, jobs: slices.Clone(m.cores.jobs)}}
-	f.engines = make([]*engine.Engine, len(m.nodes))
-	f.ends = make([]time.Duration, len(m.nodes))
-	for i, n := range m.nodes {
-		f.ends[i] = never
-		if i != w && m.cores.limit == 0 {
-			continue // it has no influence
-		}
-		f.engines[i] = n.eng.Clone()
-		if n.busy && m.cores.limit == 0 {
-			f.ends[i] = n.stepEnds
-		}
+// and nothing is sent after it, and what it finds cached.
+func (o *oracle) firstToken(w int, p *engine.Prepared) (at time.Duration, cached int) {
+	if o.ahead == nil {
+		return newFork(o.sim).firstToken(w, p)
 	}
-	f.slow = make([]float64, len(m.nodes))
-	for i, n := range m.nodes {
-		f.slow[i] = n.slow
-	}
-	id, err := f.engines[w].AddPrepared(epoch.Add(m.now), p)
+	t, cached, err := o.ahead[w].FirstToken(o.sim.clock(), p)
 	if err != nil {
 		panic("BUG: an engine refuses a request that it prepared: " + err.Error())
 	}
-	if !m.nodes[w].busy {
-		f.begin(w)
-	}
-	return f.until(w, id)
-}
-
-// never is later than everything.
-const never = time.Duration(math.MaxInt64)
-
-// fork is a copy of the engines that runs on without further requests.
-type fork struct {
-	engines []*engine.Engine // nil for those without influence
-	slow    []float64
-	ends    []time.Duration // of the steps under way, without shared cores
-	cores   cores
-	now     time.Duration
-}
-
-func (f *fork) begin(w int) {
-	st, ok := f.engines[w].Begin(epoch.Add(f.now))
-	if !ok {
-		return
-	}
-	d := stretch(st.Duration, f.slow[w])
-	if f.cores.limit > 0 {
-		f.cores.enter(w, d)
-	} else {
-		f.ends[w] = f.now + d
-	}
-}
-
-// until runs on until worker w gives the first token of id, and returns when.
-func (f *fork) until(w int, id engine.ID) time.Duration {
-	for {
-		at, next, ok := f.cores.next(f.now)
-		if f.cores.limit == 0 {
-			at, next, ok = f.ends[w], w, f.ends[w] != never
-		}
-		if !ok {
-			panic("BUG: a request waits and no step is under way")
-		}
-		f.cores.advance(at)
-		f.cores.leave(next)
-		f.now, f.ends[next] = at, never
-		for _, out := range f.engines[next].End(epoch.Add(at)).Outputs {
-			if next == w && out.ID == id {
-				return at
-			}
-		}
-		f.begin(next)
-	}
+	return t.Sub(epoch), cached
 }

@@ -2,7 +2,6 @@ package simulate
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/sluicegate/sluice/scoring"
@@ -109,15 +108,14 @@ func newSim(cfg *Config, plan *Plan, s Strategy) (*sim, error) {
 		m.fleet.SetReady(up, id, true, "")
 		m.fleet.SetCapacity(id, cfg.Engine.BlockSize, cfg.Engine.Blocks)
 		m.fleet.SetView(id, 0, scoring.ViewLive)
-		slow := 1.0
-		if f, ok := cfg.Slow[i]; ok {
-			slow = f
-		}
-		m.nodes = append(m.nodes, &node{id: id, eng: eng, slow: slow, calls: make(map[engine.ID]*call)})
+		m.nodes = append(m.nodes, &node{id: id, eng: eng, calls: make(map[engine.ID]*call)})
 		m.ids = append(m.ids, id)
 	}
 	if s.oracle != noOracle {
-		m.oracle = newOracle(m, s.oracle)
+		var err error
+		if m.oracle, err = newOracle(m, s.oracle); err != nil {
+			return nil, err
+		}
 	}
 	return m, nil
 }
@@ -243,18 +241,12 @@ func (m *sim) beginStep(worker int) {
 	}
 	n.busy = true
 	n.computed += st.Prefill
-	d := stretch(st.Duration, n.slow)
-	n.busyTime += d
+	n.busyTime += st.Duration
 	if m.cores.limit > 0 {
-		m.cores.enter(worker, d)
+		m.cores.enter(worker, st.Duration)
 		return
 	}
-	n.stepEnds = m.now + d
-	m.agenda.add(n.stepEnds, stepEnds, worker)
-}
-
-func stretch(d time.Duration, factor float64) time.Duration {
-	return max(1, time.Duration(math.Round(float64(d)*factor)))
+	m.agenda.add(m.now+st.Duration, stepEnds, worker)
 }
 
 // endStep brings what a step brought to the clients and the router, and starts

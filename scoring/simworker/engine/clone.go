@@ -29,7 +29,7 @@ func (e *Engine) Clone() *Engine {
 		return out
 	}
 	c.waiting, c.running, c.batch = copies(e.waiting), copies(e.running), copies(e.batch)
-	c.outputs, c.hits = nil, nil
+	c.outputs, c.hits, c.future = nil, nil, nil
 	return &c
 }
 

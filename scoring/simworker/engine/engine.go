@@ -52,10 +52,13 @@ type Engine struct {
 	byID    map[ID]*sequence
 	batch   []*sequence // of the step under way
 	stepped bool        // a step is under way
+	left    int         // tokens of its budget that nobody took, 0 if nobody else could
+	factor  float64     // of its duration, by jitter
 	lastID  ID
 	jitter  noise
 	outputs []Output
-	hits    []int32 // scratch
+	hits    []int32   // scratch
+	future  []decoder // scratch
 	counters
 }
 
@@ -158,12 +161,27 @@ func (e *Engine) Begin(now time.Time) (Step, bool) {
 	}
 	e.stepped = true
 	e.steps++
-	l := e.load()
-	d := e.cfg.Timing.duration(l)
-	if j := e.cfg.Timing.Jitter; j > 0 {
-		d = time.Duration(float64(d) * (1 + j*(2*e.jitter.unit()-1)))
+	e.left = 0
+	if !preempted && len(e.waiting) == 0 && len(e.running) < e.cfg.MaxSeqs {
+		e.left = budget
 	}
-	return Step{Duration: d, Prefill: l.prefill, Decode: l.decode}, true
+	e.factor = e.nextFactor(&e.jitter)
+	return e.current(), true
+}
+
+// current describes the step under way.
+func (e *Engine) current() Step {
+	l := e.load()
+	return Step{Duration: e.duration(l, e.factor), Prefill: l.prefill, Decode: l.decode}
+}
+
+// duration is what a step of load l takes.
+func (e *Engine) duration(l load, factor float64) time.Duration {
+	d := e.cfg.Timing.duration(l)
+	if factor == 1 {
+		return d
+	}
+	return time.Duration(float64(d) * factor)
 }
 
 // load adds up the work of the batch.

@@ -53,12 +53,20 @@ func (p *Prepared) Prompt() []uint32 { return p.req.Prompt }
 // AddPrepared queues a request that was prepared for this configuration. It
 // fails if it does not fit, or if the block size or the seed was another one.
 func (e *Engine) AddPrepared(now time.Time, p *Prepared) (ID, error) {
+	if err := e.accepts(p); err != nil {
+		return 0, err
+	}
+	return e.queue(now, p, p.req.Prompt), nil
+}
+
+// accepts says why p cannot be added, nil if it can.
+func (e *Engine) accepts(p *Prepared) error {
 	if p.blockSize != e.cfg.BlockSize || p.seed != e.cfg.Seed {
-		return 0, fmt.Errorf("engine: request was prepared for BlockSize %d and Seed %d, the engine has %d and %d",
+		return fmt.Errorf("engine: request was prepared for BlockSize %d and Seed %d, the engine has %d and %d",
 			p.blockSize, p.seed, e.cfg.BlockSize, e.cfg.Seed)
 	}
 	if len(p.tokens) >= e.cfg.MaxModelLen {
-		return 0, fmt.Errorf("engine: prompt of %d tokens leaves no room below MaxModelLen %d", len(p.tokens), e.cfg.MaxModelLen)
+		return fmt.Errorf("engine: prompt of %d tokens leaves no room below MaxModelLen %d", len(p.tokens), e.cfg.MaxModelLen)
 	}
-	return e.queue(now, p, p.req.Prompt), nil
+	return nil
 }
