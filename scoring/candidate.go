@@ -30,7 +30,13 @@ type candidate struct {
 	fixed, raw     float64
 	base, prefill  float64
 	p90            float64
+	// delay is what the request costs others on this worker, in seconds; see
+	// workload.delay.
+	delay float64
 }
+
+// cost is what the choice minimises, in seconds.
+func (c *candidate) cost() float64 { return c.raw + c.delay }
 
 // keyChain is the request's keys for one way of hashing it. Candidates that
 // agree on it share it, and there is mostly one.

@@ -42,8 +42,9 @@ const (
 	leastShare = 0.1
 )
 
-// Pick chooses the worker with the least predicted TTFT, ties by fewest requests
-// in flight and then at random, and counts the request's load on it in the same
+// Pick chooses the worker with the least predicted cost, which is the request's
+// own TTFT plus the delay it causes others there; ties by fewest requests in
+// flight and then at random. It counts the request's load on it in the same
 // critical section. now must be fresh. The error is [ErrNoWorker] or
 // [ErrNotReady]. The caller must call Done on the reservation.
 func (f *Fleet) Pick(now time.Time, req *Request) (*Reservation, error) {
@@ -134,13 +135,14 @@ func (f *Fleet) reserve(now time.Time, req *Request, s *scratch) *Reservation {
 		f.predict(now, &s.candidates[i])
 	}
 	var c *candidate
+	why := ReasonStrategy
 	if by := f.cfg.Strategy; by == StrategyTTFT {
-		c = f.choose(s)
+		c, why = f.choose(s)
 	} else {
 		c = f.chooseBy(s, by)
 	}
 	r := f.count(now, req, s, c)
-	f.keep(req, s, r)
+	f.keep(req, s, r, why)
 	return r
 }
 
@@ -167,37 +169,46 @@ func (f *Fleet) predict(now time.Time, c *candidate) {
 	c.base = speed * coef[0]
 	c.prefill = speed * (coef[1]*float64(c.work)/1000 + coef[3]*c.pairs)
 	c.p90 = clamp(c.raw*math.Exp(w.predictor.upper), c.raw, maxTTFT.Seconds())
+	c.delay = w.delay(now, c, waiting+others, speed)
 }
 
 // attentionPairs counts, in millions, the (new token, token before it) pairs of
 // a prefill of n tokens after cached ones.
 func attentionPairs(n, cached float64) float64 { return n * (cached + n/2) / 1e6 }
 
-// choose returns the candidate with the least predicted TTFT. It requires that
-// f.mu is held.
-func (f *Fleet) choose(s *scratch) *candidate {
+// choose returns the candidate with the least predicted cost, and why. It
+// requires that f.mu is held.
+func (f *Fleet) choose(s *scratch) (best *candidate, why Reason) {
 	least := math.Inf(1)
 	for i := range s.candidates {
-		least = min(least, s.candidates[i].raw)
+		least = min(least, s.candidates[i].cost())
 	}
 	tie := least + max(tieShare*least, tieFloor)
-	var best *candidate
-	ties := 0
+	ties, equals := 0, 0
 	for i := range s.candidates {
 		c := &s.candidates[i]
-		if c.raw > tie {
+		if c.cost() > tie {
 			continue
 		}
+		ties++
 		switch n := c.worker.inFlight(); {
 		case best == nil || n < best.worker.inFlight():
-			best, ties = c, 1
+			best, equals = c, 1
 		case n == best.worker.inFlight():
-			if ties++; f.rng.IntN(ties) == 0 {
+			if equals++; f.rng.IntN(equals) == 0 {
 				best = c
 			}
 		}
 	}
-	return best
+	switch {
+	case len(s.candidates) == 1:
+		return best, ReasonOnly
+	case equals > 1:
+		return best, ReasonChance
+	case ties > 1:
+		return best, ReasonFewest
+	}
+	return best, ReasonLeast
 }
 
 // count makes the reservation for the chosen candidate and adds its load. It
@@ -212,6 +223,7 @@ func (f *Fleet) count(now time.Time, req *Request, s *scratch, c *candidate) *Re
 	f.inFlight++
 	f.stats.Picks++
 	c.worker.picks++
+	c.worker.arrive(now)
 	c.worker.lastPick = f.stats.Picks
 	f.stats.PromptTokens += int64(r.prompt)
 	f.stats.CachedTokens += int64(r.cached)
@@ -227,7 +239,7 @@ func (f *Fleet) count(now time.Time, req *Request, s *scratch, c *candidate) *Re
 
 // keep writes the pick into the ring of recent predictions. It requires that
 // f.mu is held.
-func (f *Fleet) keep(req *Request, s *scratch, r *Reservation) {
+func (f *Fleet) keep(req *Request, s *scratch, r *Reservation, why Reason) {
 	rec := f.ring.next()
 	if rec == nil {
 		return
@@ -235,7 +247,7 @@ func (f *Fleet) keep(req *Request, s *scratch, r *Reservation) {
 	r.record = rec.Seq
 	rec.Picked, rec.Model = r.picked, req.Model
 	rec.Prompt, rec.TokensKnown = r.prompt, req.Tokens != nil
-	rec.Winner = r.info.ID
+	rec.Winner, rec.Why = r.info.ID, why
 	for i := range s.candidates {
 		c := &s.candidates[i]
 		rec.Candidates = append(rec.Candidates, Prediction{
@@ -243,6 +255,7 @@ func (f *Fleet) keep(req *Request, s *scratch, r *Reservation) {
 			Total:  seconds(c.raw), P90: seconds(c.p90),
 			Base: seconds(c.base), Prefill: seconds(c.prefill),
 			Wait:   seconds(max(0, c.raw-c.base-c.prefill)),
+			Delay:  seconds(c.delay),
 			Cached: c.cached, Assumed: c.assumed,
 			Ahead: int(c.ahead), Running: int(c.running),
 		})

@@ -18,6 +18,26 @@ func (s *simulation) sharedPrefixes(n int, rate float64, k, size, fresh int) {
 	}
 }
 
+// mixedPrefixes submits n requests, rate a second: half begin with one of k
+// prefixes of 3,000 tokens, three in ten with one of 4k of 2,000, the others
+// with one of 20k of 1,000; 16 to 600 fresh tokens follow.
+func (s *simulation) mixedPrefixes(n int, rate float64, k int) {
+	at := time.Duration(0)
+	for range n {
+		at += seconds(s.rng.ExpFloat64() / rate)
+		kinds, size := k, 3000
+		switch x := s.rng.Float64(); {
+		case x > 0.8:
+			kinds, size = 20*k, 1000
+		case x > 0.5:
+			kinds, size = 4*k, 2000
+		}
+		tokens := prompt(uint64(1000*size+s.rng.IntN(kinds)), size)
+		tokens = append(tokens, prompt(uint64(len(s.all)), 16+s.rng.IntN(585))...)
+		s.submit(at, &simRequest{tokens: tokens, output: 16})
+	}
+}
+
 // roundRobin makes s send requests to the workers in turn.
 func roundRobin(s *simulation) {
 	n := 0
@@ -115,6 +135,35 @@ func TestSimSharedPrefixes(t *testing.T) {
 			t.Errorf("%v requests a second: %.2f of the prompt tokens computed, in turn %.2f", c.rate, fleet.computed, inTurn.computed)
 		}
 		fleet.checkPredictions(t, 0.15, 0.45)
+	}
+}
+
+// TestSimNoCollapse has more prefixes than the caches hold, near the capacity
+// that the workers have when each prefix is at home on one of them. A scorer
+// that leaves a queue for a cold worker whenever that is sooner for this request
+// computes ever more, until no queue is short: the load is borne only if each
+// request also counts what it costs the others.
+func TestSimNoCollapse(t *testing.T) {
+	run := func(by Strategy) outcome {
+		cfg := DefaultConfig()
+		cfg.Strategy = by
+		s := newSimulation(cfg, 4)
+		for _, e := range s.engines {
+			e.blockSize, e.blocks, e.slots = 32, 512, 8
+			e.stepTime, e.tokenTime, e.seqTime, e.pairTime = 0.025, 1.0/2300, 0.003, 0.01
+			s.fleet.SetCapacity(e.id, 32, 512)
+		}
+		s.mixedPrefixes(1200, 7.25, 4)
+		s.run()
+		return s.outcome()
+	}
+	affinity, fleet := run(StrategyPrefixOnly), run(StrategyTTFT)
+	t.Logf("by the prefix alone %+v, by the prediction %+v", affinity, fleet)
+	if float64(fleet.computed) > 1.05*float64(affinity.computed) {
+		t.Errorf("%.2f of the prompt tokens computed, by the prefix alone %.2f", fleet.computed, affinity.computed)
+	}
+	if fleet.mean > affinity.mean {
+		t.Errorf("mean TTFT %v, by the prefix alone %v", fleet.mean, affinity.mean)
 	}
 }
 

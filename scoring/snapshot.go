@@ -71,6 +71,8 @@ type PredictionRecord struct {
 	Prompt      int
 	TokensKnown bool
 	Winner      WorkerID
+	// Why says what decided.
+	Why Reason
 	// Candidates holds every eligible worker's prediction.
 	Candidates []Prediction
 	// Outcome is 0 until the request is done. Actual is 0 until the first token.
@@ -85,12 +87,48 @@ type Prediction struct {
 	Total, P90 time.Duration
 	// Base, Wait and Prefill sum to Total.
 	Base, Wait, Prefill time.Duration
+	// Delay is the time that later requests would lose on this worker, all
+	// together. The pick has the least Total plus Delay.
+	Delay time.Duration
 	// Cached is the tokens believed to be in the worker's cache, Assumed those
 	// that a worker with an unknown view was credited with on top.
 	Cached, Assumed int
 	// Ahead is the uncached tokens that must be prefilled first, Running the
 	// sequences decoded meanwhile, those of other senders included.
 	Ahead, Running int
+}
+
+// Reason says what decided a pick.
+type Reason uint8
+
+const (
+	// ReasonOnly: there was one candidate.
+	ReasonOnly Reason = iota + 1
+	// ReasonLeast: its cost was the least.
+	ReasonLeast
+	// ReasonFewest: among those of equal cost it had the fewest requests.
+	ReasonFewest
+	// ReasonChance: it was drawn among equals.
+	ReasonChance
+	// ReasonStrategy: the configured strategy does not go by the prediction.
+	ReasonStrategy
+)
+
+// String returns the reason as the debug page shows it.
+func (r Reason) String() string {
+	switch r {
+	case ReasonOnly:
+		return "only candidate"
+	case ReasonLeast:
+		return "least cost"
+	case ReasonFewest:
+		return "fewest in flight of equal cost"
+	case ReasonChance:
+		return "chance among equals"
+	case ReasonStrategy:
+		return "strategy"
+	}
+	return "invalid"
 }
 
 // Stats are a fleet's totals since it was made, and its present size.

@@ -88,7 +88,7 @@ func TestRoundRobinTakesTurns(t *testing.T) {
 // tenth at first, ever more, and its equal share in the end.
 func TestSlowStart(t *testing.T) {
 	cfg := DefaultConfig()
-	cfg.SlowStart = 10 * time.Second
+	cfg.SlowStart, cfg.Strategy = 10*time.Second, StrategyRandom
 	f := NewFleet(cfg)
 	addWorkers(t, f, 1)
 	late := epoch.Add(time.Minute)

@@ -178,3 +178,21 @@ func (w *worker) blockSize(assumed int) int {
 	}
 	return assumed
 }
+
+// delay is the time that requests still to come lose on this worker if it takes
+// c, all together, in seconds. Whoever arrives while c is in the way waits for
+// c's own prefill; those delayed delay others in turn, which multiplies it by
+// 1/(1-utilisation), as in any first-come-first-served queue. Without this term
+// a worker under load answers a long queue by computing on another worker what
+// it holds itself, which makes all queues longer.
+//
+// Requests of other senders, n of them in the worker's hands, arrive at the rate
+// that Little's law gives for the time they stay. The prefill is that of the
+// pool's coefficients: what tells two workers' coefficients apart is noise at
+// this place.
+func (w *worker) delay(now time.Time, c *candidate, n, speed float64) float64 {
+	rate := w.arrivalRate(now) + n/(c.raw+w.meanDecode)
+	busy := clamp(rate*speed*w.predictor.coef[1]*w.meanTokens/1000, 0, busiest)
+	own := w.predictor.pool.coef.dot(vector{0, float64(c.work) / 1000, 0, c.pairs})
+	return own * rate * (c.raw - c.base) / (1 - busy)
+}

@@ -1,6 +1,9 @@
 package scoring
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // workload is what one worker has in hand: the requests this process sent it,
 // and what its own metrics show beyond them. Guarded by Fleet.mu.
@@ -21,6 +24,10 @@ type workload struct {
 	// meanTokens is the running mean of uncached tokens per request, meanDecode
 	// that of the time from first token to end, in seconds.
 	meanTokens, meanDecode float64
+	// arrivals is the rate of picks at arrived, in requests a second; it decays
+	// with arrivalWindow.
+	arrivals float64
+	arrived  time.Time
 }
 
 // observation is what a worker's metrics showed beyond our own requests.
@@ -35,6 +42,10 @@ const (
 	meanGain = 0.1
 	// firstDecode is assumed until a request has ended, in seconds.
 	firstDecode = 2
+	// arrivalWindow is the time constant of the arrival rate, in seconds.
+	arrivalWindow = 10
+	// busiest bounds the utilisation that a delay is worked out with.
+	busiest = 0.8
 )
 
 // inFlight counts the requests that have not ended.
@@ -172,4 +183,15 @@ func (l *workload) slotWait(others float64, slots int) float64 {
 		return 0
 	}
 	return over * l.meanDecode / float64(slots)
+}
+
+// arrivalRate is the requests a second that were picked lately.
+func (l *workload) arrivalRate(now time.Time) float64 {
+	return l.arrivals * math.Exp(-max(0, now.Sub(l.arrived).Seconds())/arrivalWindow)
+}
+
+// arrive counts a pick.
+func (l *workload) arrive(now time.Time) {
+	l.arrivals = l.arrivalRate(now) + 1.0/arrivalWindow
+	l.arrived = now
 }

@@ -180,12 +180,14 @@ type pickPage struct {
 	Prompt      int             `json:"prompt_tokens"`
 	TokensKnown bool            `json:"tokens_known"`
 	Winner      string          `json:"winner"`
+	Why         string          `json:"why"`
 	Outcome     string          `json:"outcome"`
 	Actual      millis          `json:"actual_ms,omitempty"`
 	Candidates  []candidatePage `json:"candidates"`
 }
 
-// candidatePage is one worker's prediction. Base, wait and prefill sum to it.
+// candidatePage is one worker's prediction. Base, wait and prefill sum to it;
+// the winner has the least of it plus delay, what later requests would lose.
 type candidatePage struct {
 	Worker    string `json:"worker"`
 	Predicted millis `json:"predicted_ms"`
@@ -193,6 +195,7 @@ type candidatePage struct {
 	Base      millis `json:"base_ms"`
 	Wait      millis `json:"wait_ms"`
 	Prefill   millis `json:"prefill_ms"`
+	Delay     millis `json:"delay_ms"`
 	Cached    int    `json:"cached_tokens"`
 	Assumed   int    `json:"assumed_tokens,omitempty"`
 	Ahead     int    `json:"prefill_tokens_ahead"`
@@ -209,7 +212,7 @@ func (a *app) debugPredictions() any {
 	for _, r := range a.fleet.Predictions() {
 		p := pickPage{
 			Seq: r.Seq, Picked: r.Picked, Model: r.Model, Prompt: r.Prompt, TokensKnown: r.TokensKnown,
-			Winner: names[r.Winner], Outcome: "in_flight", Actual: inMillis(r.Actual),
+			Winner: names[r.Winner], Why: r.Why.String(), Outcome: "in_flight", Actual: inMillis(r.Actual),
 		}
 		if r.Outcome != 0 {
 			p.Outcome = r.Outcome.String()
@@ -217,7 +220,7 @@ func (a *app) debugPredictions() any {
 		for _, c := range r.Candidates {
 			p.Candidates = append(p.Candidates, candidatePage{
 				Worker: names[c.Worker], Predicted: inMillis(c.Total), P90: inMillis(c.P90),
-				Base: inMillis(c.Base), Wait: inMillis(c.Wait), Prefill: inMillis(c.Prefill),
+				Base: inMillis(c.Base), Wait: inMillis(c.Wait), Prefill: inMillis(c.Prefill), Delay: inMillis(c.Delay),
 				Cached: c.Cached, Assumed: c.Assumed, Ahead: c.Ahead, Running: c.Running,
 			})
 		}
