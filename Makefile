@@ -107,6 +107,13 @@ e2e-engine: build ## the gateway before two real vLLM workers on CPU (needs abou
 	$(call say,e2e with real engines)
 	@deploy/e2e/engine.sh
 
+# `make bench-arena ARENA='-workloads mixed -loads 80 -reps 1'`; docs/0012-bench-arena.md has the flags.
+ARENA ?=
+
+.PHONY: bench-arena
+bench-arena: build ## Sluice and other routers before eight simulated workers (takes hours; ARENA= for less)
+	@deploy/bench/arena.sh $(ARENA)
+
 .PHONY: check
 check: lint test ## everything CI does
 	@$(MAKE) race RACE="$(RACE_KEY)"
