@@ -1,0 +1,564 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicegate/sluice/scoring"
+)
+
+// feed is a Discoverer that says what it is told to.
+type feed chan Update
+
+func (f feed) Run(ctx context.Context, up chan<- Update) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case u := <-f:
+			send(ctx, up, u)
+		}
+	}
+}
+
+func (f feed) list(workers ...Worker) {
+	f <- Update{Workers: workers}
+	synctest.Wait()
+}
+
+func (f feed) fail(text string) {
+	f <- Update{Err: errors.New(text)}
+	synctest.Wait()
+}
+
+// park is a checker over dynamic lists in a synctest bubble, with one engine
+// for each address.
+type park struct {
+	t     *testing.T
+	f     *fleet
+	c     *Checker
+	feed  feed
+	other feed // of pool q
+
+	mu      sync.Mutex // protects what follows
+	engines map[string]*engine
+	names   []string // what OnName was told
+}
+
+func (p *park) engine(url string) *engine {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.engines[url] == nil {
+		p.engines[url] = newEngine()
+	}
+	return p.engines[url]
+}
+
+func (p *park) takeNames() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	names := p.names
+	p.names = nil
+	return names
+}
+
+func startPark(t *testing.T, static []Worker, change ...func(*Config)) *park {
+	t.Helper()
+	p := &park{t: t, f: newFleet(), feed: make(feed), other: make(feed), engines: make(map[string]*engine)}
+	cfg := DefaultConfig()
+	cfg.OnSources = p.f.sources
+	cfg.OnName = func(name string, there bool) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.names = append(p.names, fmt.Sprintf("%s %v", name, there))
+	}
+	cfg.Transport = func(w Worker) http.RoundTripper { return p.engine(w.URL) }
+	for _, f := range change {
+		f(&cfg)
+	}
+	var err error
+	p.c, err = New(static, p.f, slog.New(slog.DiscardHandler), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pool, feed := range map[string]feed{"p": p.feed, "q": p.other} {
+		if err := p.c.Follow(Source{Pool: pool, Kind: "file", MaxWorkers: 3, Discoverer: feed}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.SortFunc(p.c.sources, func(a, b *source) int { return strings.Compare(a.Pool, b.Pool) })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- p.c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+	})
+	synctest.Wait()
+	return p
+}
+
+// at describes a worker by its address alone.
+func at(name, host string) Worker {
+	return Worker{Name: name, Pool: "of the source", URL: "http://" + host + ":8000", Models: []string{"tiny"}, Events: EventsAuto}
+}
+
+// states lists the workers as name=state.
+func (p *park) states(want ...string) {
+	p.t.Helper()
+	synctest.Wait()
+	var got []string
+	for _, s := range p.c.Snapshot() {
+		got = append(got, s.Name+"="+string(s.State))
+	}
+	if !slices.Equal(got, want) {
+		p.t.Fatalf("the workers are %q, want %q", got, want)
+	}
+}
+
+func (p *park) pick(want string) *scoring.Reservation {
+	p.t.Helper()
+	r, err := p.f.Pick(time.Now(), &scoring.Request{Model: "tiny", Pools: []string{"p"}, Estimate: 100})
+	if err != nil || r.Worker().Name != want {
+		p.t.Fatalf("picked %v, %v, want %s", r, err, want)
+	}
+	return r
+}
+
+func TestFollowedList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startPark(t, []Worker{worker("w0")})
+		p.states("w0=ready")
+		w1, w2 := at("w1", "10.0.0.1"), at("w2", "10.0.0.2")
+		p.feed.list(w1, w2)
+		p.states("w0=ready", "w1=ready", "w2=ready")
+		s := p.c.Snapshot()[1]
+		if s.Pool != "p" || s.Source != "file" || p.c.Snapshot()[0].Source != StaticSource {
+			t.Errorf("%s is of pool %q from %q", s.Name, s.Pool, s.Source)
+		}
+		id1, _ := p.c.ID("w1")
+		id2, _ := p.c.ID("w2")
+
+		// The same list, in another order, changes nothing.
+		before := p.c.Sources()[0]
+		p.f.take()
+		pass(time.Second)
+		p.feed.list(w2, w1)
+		wantLog(t, p.f)
+		if src := p.c.Sources()[0]; src.Updates != 2 || !src.LastChange.Equal(before.LastChange) || src.LastUpdate.Equal(before.LastUpdate) ||
+			src.Workers != 2 || src.Failures != 0 || src.Error != "" {
+			t.Errorf("the source is %+v", src)
+		}
+
+		// A worker that is left out goes, subscriptions and all; the others stay.
+		p.feed.list(w2)
+		wantLog(t, p.f, noRanks)
+		p.states("w0=ready", "w2=ready")
+		if now, ok := p.c.ID("w2"); !ok || now != id2 {
+			t.Errorf("w2 is now %d, was %d", now, id2)
+		}
+
+		// Added again, it is another worker.
+		p.feed.list(w1, w2)
+		if now, ok := p.c.ID("w1"); !ok || now == id1 {
+			t.Errorf("w1 is now %d, was %d", now, id1)
+		}
+		// So is one whose description changes.
+		moved := at("w2", "10.0.0.2")
+		moved.Events = EventsNone
+		p.feed.list(w1, moved)
+		if now, ok := p.c.ID("w2"); !ok || now == id2 {
+			t.Errorf("w2 is now %d, was %d", now, id2)
+		}
+
+		// An empty list is a decision.
+		p.feed.list()
+		p.states("w0=ready")
+		if st := p.f.Stats(); st.Workers != 1 {
+			t.Errorf("%d workers in the fleet", st.Workers)
+		}
+		there := make(map[string]bool)
+		for _, line := range p.takeNames() {
+			name, is, _ := strings.Cut(line, " ")
+			if there[name] == (is == "true") {
+				t.Errorf("%s was told twice", line)
+			}
+			there[name] = is == "true"
+		}
+		if want := map[string]bool{"w0": true, "w1": false, "w2": false}; !maps.Equal(there, want) {
+			t.Errorf("names that are there: %v", there)
+		}
+	})
+}
+
+// A source that fails leaves the last list as it is, and says so.
+func TestFailingSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startPark(t, nil)
+		p.feed.fail("no such name")
+		p.states()
+		p.feed.list(at("w1", "10.0.0.1"))
+		p.f.take()
+		for range 3 {
+			p.feed.fail("no such name")
+		}
+		wantLog(t, p.f)
+		p.states("w1=ready")
+		src := p.c.Sources()[0]
+		if src.Error != "no such name" || src.Failures != 4 || src.Updates != 1 || src.Workers != 1 {
+			t.Errorf("the source is %+v", src)
+		}
+		p.feed.list(at("w1", "10.0.0.1"))
+		if src := p.c.Sources()[0]; src.Error != "" || src.Updates != 2 {
+			t.Errorf("the source is %+v", src)
+		}
+		wantLog(t, p.f)
+	})
+}
+
+// A removed worker finishes its requests under its old id, while its successor
+// at the same address starts cold.
+func TestDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startPark(t, nil)
+		w1 := at("w1", "10.0.0.1")
+		p.feed.list(w1)
+		old, _ := p.c.ID("w1")
+		warm(t, p.f, old)
+		r := p.pick("w1")
+		p.feed.list()
+		p.states("w1=draining")
+		s := p.c.Snapshot()[0]
+		if s.Ready || !strings.Contains(s.Reason, "removed") || time.Until(s.DrainingUntil) != 5*time.Minute || len(s.Sources) != 0 {
+			t.Errorf("it is %+v", s)
+		}
+		if src := p.c.Sources()[0]; src.Workers != 0 || src.Draining != 1 {
+			t.Errorf("the source is %+v", src)
+		}
+		if _, err := p.f.Pick(time.Now(), &scoring.Request{Model: "tiny", Pools: []string{"p"}}); !errors.Is(err, scoring.ErrNoWorker) {
+			t.Errorf("pick: %v", err)
+		}
+
+		p.feed.list(w1)
+		p.states("w1=ready", "w1=draining")
+		again, _ := p.c.ID("w1")
+		for _, w := range p.f.Snapshot(time.Now()) {
+			if w.Worker.ID == again && (w.Views[0].GPU != 0 || w.Trained != 0) {
+				t.Errorf("the successor starts with %+v", w.Views)
+			}
+		}
+		if got := p.takeNames(); !slices.Equal(got, []string{"w1 true"}) {
+			t.Errorf("names: %q", got)
+		}
+		// What becomes of the old one's requests is none of its successor's.
+		for range 10 {
+			p.c.ReportFailure(old, errors.New("connection lost"))
+		}
+		p.c.ReportSuccess(old)
+		p.c.CheckSoon(old)
+		p.states("w1=ready", "w1=draining")
+
+		pass(10 * time.Second)
+		p.states("w1=ready", "w1=draining")
+		r.FirstToken(time.Now())
+		r.Done(time.Now(), scoring.Completed)
+		pass(drainPoll)
+		p.states("w1=ready")
+		if all := p.f.Snapshot(time.Now()); len(all) != 1 || all[0].Worker.ID != again {
+			t.Errorf("the fleet is %+v", all)
+		}
+
+		// A request that outlasts the drain goes on; only the worker is forgotten.
+		r = p.pick("w1")
+		p.feed.list()
+		pass(5*time.Minute - time.Second)
+		p.states("w1=draining")
+		pass(2 * time.Second)
+		p.states()
+		if st := p.f.Stats(); st.InFlight != 1 {
+			t.Errorf("%d in flight", st.InFlight)
+		}
+		r.Done(time.Now(), scoring.Completed)
+		if st := p.f.Stats(); st.InFlight != 0 || st.Completed != 2 {
+			t.Errorf("stats are %+v", st)
+		}
+		if got := p.takeNames(); !slices.Equal(got, []string{"w1 false"}) {
+			t.Errorf("names: %q", got)
+		}
+	})
+}
+
+// warm puts a block into a worker's view.
+func warm(t *testing.T, f *fleet, id scoring.WorkerID) {
+	t.Helper()
+	tokens := make([]uint32, 32)
+	st := f.ApplyEvents(time.Now(), id, 0, []scoring.Event{{
+		Kind: scoring.BlockStored, Hashes: []scoring.EngineHash{"h"}, Tokens: tokens, BlockSize: 32, Usable: 1,
+	}})
+	if st.Stored != 1 {
+		t.Fatalf("%+v", st)
+	}
+}
+
+func TestListInPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startPark(t, []Worker{at("fixed", "10.0.9.9")})
+		wantError := func(want string) {
+			t.Helper()
+			if got := p.c.Sources()[0].Error; !strings.Contains(got, want) {
+				t.Errorf("the source says %q, want %q", got, want)
+			}
+		}
+		// Names and addresses of others are theirs.
+		p.feed.list(at("fixed", "10.0.0.1"), at("w1", "10.0.9.9"), at("w2", "10.0.0.2"), at("w2", "10.0.0.3"), at("w3", "10.0.0.2"))
+		p.states("fixed=ready", "w2=ready")
+		wantError(`"fixed": the name is taken by worker "fixed"`)
+		wantError(`"w1": its address is that of worker "fixed"`)
+		wantError(`"w2": the name is taken by another entry`)
+		wantError(`"w3": its address is that of another entry`)
+		p.other.list(at("w2", "10.0.0.7"))
+		p.states("fixed=ready", "w2=ready")
+		if src := p.c.Sources()[1]; !strings.Contains(src.Error, `worker "w2" of pool "p"`) || src.Failures != 1 || src.Updates != 1 {
+			t.Errorf("the source is %+v", src)
+		}
+		p.feed.list(at("w2", "10.0.0.2"), Worker{Name: "w4", URL: "nonsense"})
+		wantError("url")
+		p.states("fixed=ready", "w2=ready")
+
+		// With too many, those in use stay and the first others come.
+		p.feed.list(at("a", "10.0.1.1"), at("b", "10.0.1.2"), at("c", "10.0.1.3"), at("w2", "10.0.0.2"))
+		p.states("fixed=ready", "w2=ready", "a=ready", "b=ready")
+		wantError("4 workers are more than the limit of 3: 1 are left out")
+		p.feed.list(at("a", "10.0.1.1"), at("b", "10.0.1.2"), at("c", "10.0.1.3"))
+		p.states("fixed=ready", "a=ready", "b=ready", "c=ready")
+		wantError("")
+	})
+}
+
+func TestFollowRefuses(t *testing.T) {
+	c, err := New(nil, newFleet(), slog.New(slog.DiscardHandler), DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := Source{Pool: "p", Kind: "file", MaxWorkers: 1, Discoverer: make(feed)}
+	for want, change := range map[string]func(*Source){
+		"needs a pool": func(s *Source) { s.Pool = "" },
+		"a kind":       func(s *Source) { s.Kind = "" },
+		"a discoverer": func(s *Source) { s.Discoverer = nil },
+		"at most 0":    func(s *Source) { s.MaxWorkers = 0 },
+	} {
+		s := good
+		change(&s)
+		if err := c.Follow(s); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	if len(c.Sources()) != 0 {
+		t.Error("a refused source is followed")
+	}
+}
+
+// A worker that comes back gets one request at a time until one goes well.
+func TestTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startPark(t, nil)
+		p.feed.list(at("w1", "10.0.0.1"), at("w2", "10.0.0.2"))
+		id, _ := p.c.ID("w1")
+		eject := func() {
+			t.Helper()
+			for range 3 {
+				p.c.ReportFailure(id, errors.New("answer 500"))
+			}
+		}
+		eject()
+		p.states("w1=ejected", "w2=ready")
+		pass(5600 * time.Millisecond)
+		p.states("w1=trial", "w2=ready")
+		on := func() (n int) {
+			var held []*scoring.Reservation
+			for range 40 {
+				r, err := p.f.Pick(time.Now(), &scoring.Request{Model: "tiny", Pools: []string{"p"}, Estimate: 1000})
+				if err != nil {
+					t.Fatal(err)
+				}
+				held = append(held, r)
+				if r.Worker().ID == id {
+					n++
+				}
+			}
+			for _, r := range held {
+				r.Done(time.Now(), scoring.ClientGone)
+			}
+			return n
+		}
+		if n := on(); n > 1 {
+			t.Errorf("%d requests at once on trial", n)
+		}
+		// One failure is enough now, and lasts longer.
+		p.c.ReportFailure(id, errors.New("answer 500"))
+		p.states("w1=ejected", "w2=ready")
+		if pause := time.Until(p.c.Snapshot()[0].EjectedUntil); pause < 9*time.Second || pause > 11*time.Second {
+			t.Errorf("set aside for %v", pause)
+		}
+		pass(12 * time.Second)
+		p.states("w1=trial", "w2=ready")
+		p.c.ReportSuccess(id)
+		p.states("w1=ready", "w2=ready")
+		pass(time.Minute) // its slow start
+		if n := on(); n < 10 {
+			t.Errorf("%d of 40 requests after the trial", n)
+		}
+
+		// One that was down is tried in the same way; a new one is not.
+		e := p.engine("http://10.0.0.1:8000")
+		e.set(func(e *engine) { e.status["/health"] = 503 })
+		pass(20 * time.Second)
+		p.states("w1=down", "w2=ready")
+		e.set(func(e *engine) { e.status["/health"] = 0 })
+		pass(20 * time.Second)
+		p.states("w1=trial", "w2=ready")
+		p.c.ReportSuccess(id)
+		p.states("w1=ready", "w2=ready")
+	})
+}
+
+// When the last ready worker of a pool is lost, one that was set aside is
+// better than none.
+func TestRelief(t *testing.T) {
+	f := func(name string, lose func(p *park)) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := startPark(t, nil)
+				p.feed.list(at("w1", "10.0.0.1"), at("w2", "10.0.0.2"))
+				p.other.list(at("x1", "10.0.0.3"), at("x2", "10.0.0.4"))
+				for _, name := range []string{"w1", "x1"} {
+					id, _ := p.c.ID(name)
+					for range 3 {
+						p.c.ReportFailure(id, errors.New("answer 500"))
+					}
+				}
+				p.states("w1=ejected", "w2=ready", "x1=ejected", "x2=ready")
+				lose(p)
+				synctest.Wait()
+				for _, s := range p.c.Snapshot() {
+					switch {
+					case s.Name == "w1" && (s.State != StateTrial || !s.EjectedUntil.IsZero()):
+						t.Errorf("w1 is %+v", s)
+					case s.Name == "x1" && s.State != StateEjected:
+						t.Errorf("x1, of another pool, is %s", s.State)
+					}
+				}
+				// On trial as it is, it takes what comes: there is nobody else.
+				p.pick("w1")
+				p.pick("w1")
+			})
+		})
+	}
+	f("down", func(p *park) {
+		p.engine("http://10.0.0.2:8000").set(func(e *engine) { e.status["/health"] = 503 })
+		pass(3500 * time.Millisecond)
+	})
+	f("removed", func(p *park) { p.feed.list(at("w1", "10.0.0.1")) })
+	f("another model", func(p *park) {
+		p.engine("http://10.0.0.2:8000").set(func(e *engine) {
+			e.bodies["/v1/models"] = `{"data":[{"id":"other"}]}`
+			e.bodies["/metrics"] = metricsText(0, 0, 1, 5000) // restarted
+		})
+		pass(1500 * time.Millisecond)
+	})
+}
+
+func TestAdapters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startPark(t, nil)
+		w1, w2 := at("w1", "10.0.0.1"), at("w2", "10.0.0.2")
+		for _, w := range []*Worker{&w1, &w2} {
+			w.Adapters = []Adapter{{Name: "tune", Served: "tune-v1"}, {Name: "style"}}
+		}
+		lists := func(url, entries string) {
+			p.engine(url).set(func(e *engine) {
+				e.bodies["/v1/models"] = `{"object":"list","data":[{"id":"tiny","root":"org/tiny","parent":null}` + entries + `]}`
+			})
+		}
+		lists(w1.URL, `,{"id":"tune-v1","root":"/adapters/1","parent":"tiny"},{"id":"unknown","root":"/adapters/2","parent":"tiny"}`)
+		lists(w2.URL, `,{"id":"style","root":"style","parent":null}`)
+		p.feed.list(w1, w2)
+		p.states("w1=ready", "w2=ready")
+		has := func(name string, want ...string) {
+			t.Helper()
+			for _, s := range p.c.Snapshot() {
+				if s.Name == name && !slices.Equal(s.Adapters, want) {
+					t.Errorf("%s has the adapters %q, want %q", name, s.Adapters, want)
+				}
+			}
+			for _, w := range p.f.Snapshot(time.Now()) {
+				if w.Worker.Name == name && !slices.Equal(w.Adapters, want) {
+					t.Errorf("the fleet knows %q of %s, want %q", w.Adapters, name, want)
+				}
+			}
+		}
+		// Only what is configured, and only what has a parent.
+		has("w1", "tune")
+		has("w2")
+		for range 5 {
+			r, err := p.f.Pick(time.Now(), &scoring.Request{Model: "tune", LoRA: "tune-v1", Pools: []string{"p"}, Estimate: 10})
+			if err != nil || r.Worker().Name != "w1" {
+				t.Fatalf("picked %v, %v", r, err)
+			}
+		}
+		if _, err := p.f.Pick(time.Now(), &scoring.Request{Model: "style", Pools: []string{"p"}}); !errors.Is(err, scoring.ErrNoWorker) {
+			t.Errorf("an adapter that nobody has: %v", err)
+		}
+
+		// They come and go while the worker stays as it is.
+		lists(w1.URL, `,{"id":"style","root":"/adapters/3","parent":"tiny"}`)
+		lists(w2.URL, `,{"id":"tune-v1","root":"/adapters/1","parent":"tiny"},{"id":"style","parent":"tiny"}`)
+		pass(66 * time.Second)
+		has("w1", "style")
+		has("w2", "tune", "style")
+		// A list that can't be had for a while changes nothing.
+		p.engine(w1.URL).set(func(e *engine) { e.status["/v1/models"] = 500 })
+		pass(3 * time.Minute)
+		has("w1", "style")
+		// A process that is gone has none.
+		p.engine(w2.URL).set(func(e *engine) { e.status["/health"] = 500 })
+		pass(10 * time.Second)
+		has("w2")
+		p.engine(w2.URL).set(func(e *engine) { e.status["/health"] = 0 })
+		pass(10 * time.Second)
+		has("w2", "tune", "style")
+	})
+}
+
+// What a worker lists is bounded where it is kept.
+func TestManyModels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startPark(t, nil)
+		w := at("w1", "10.0.0.1")
+		var b strings.Builder
+		b.WriteString(`{"data":[{"id":"tiny"}`)
+		for i := range 5000 {
+			fmt.Fprintf(&b, `,{"id":"adapter-%d","parent":"tiny"}`, i)
+		}
+		b.WriteString(`]}`)
+		p.engine(w.URL).set(func(e *engine) { e.bodies["/v1/models"] = b.String() })
+		w.Adapters = []Adapter{{Name: "adapter-4999"}}
+		p.feed.list(w)
+		s := p.c.Snapshot()[0]
+		if len(s.Models) != maxModels || !slices.Equal(s.Adapters, []string{"adapter-4999"}) || s.State != StateReady {
+			t.Errorf("%d models kept, adapters %q, %s", len(s.Models), s.Adapters, s.State)
+		}
+	})
+}
