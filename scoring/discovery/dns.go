@@ -89,7 +89,7 @@ func (d *DNS) Run(ctx context.Context, up chan<- Update) {
 		workers, err := d.ask(ctx)
 		if err != nil {
 			pause = min(retry, d.Interval)
-			retry *= 2
+			retry = 2 * pause
 		} else {
 			retry = firstRetry
 		}
