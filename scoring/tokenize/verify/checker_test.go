@@ -1,0 +1,351 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicegate/sluice/scoring/tokenize"
+)
+
+// logbook keeps what is logged.
+type logbook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *logbook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logbook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *logbook) count(text string) int { return strings.Count(l.String(), text) }
+
+func newChecker(local Source, workers []Worker, every int) (*Checker, *logbook) {
+	log := &logbook{}
+	return New(Options{
+		Model: "m", Local: local, Workers: func() []Worker { return workers }, Every: every,
+		Log: slog.New(slog.NewTextHandler(log, nil)),
+	}), log
+}
+
+// run runs a Checker until what it returns is called.
+func run(t *testing.T, c *Checker) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); c.Run(ctx) }()
+	return func() { cancel(); <-done }
+}
+
+// byLength is a tokenizer: one id for each byte. Bodies that hold the word other
+// have another first id there.
+func byLength(other string) Source {
+	return func(_ context.Context, dst *tokenize.Prompts, _ tokenize.Kind, body []byte) error {
+		start := len(dst.IDs)
+		for _, b := range body {
+			dst.IDs = append(dst.IDs, uint32(b))
+		}
+		if other != "" && bytes.Contains(body, []byte(other)) {
+			dst.IDs[start] = 1000
+		}
+		dst.Ends = append(dst.Ends, len(dst.IDs))
+		return nil
+	}
+}
+
+// offer has a request tokenised and offered, and waits for the verdict.
+func offer(t *testing.T, c *Checker, local Source, s Shape, body string) {
+	t.Helper()
+	var ids tokenize.Prompts
+	if err := local(t.Context(), &ids, tokenize.Chat, []byte(body)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(samplePause)
+	c.Offer(s, tokenize.Chat, []byte(body), &ids)
+	synctest.Wait()
+}
+
+func state(c *Checker, s Shape) State { return c.Status().Shapes[s].State }
+
+// TestOneShapeIsSetAside: what disagrees goes to the workers, the rest stays, and
+// neither the log nor the status holds text of a request.
+func TestOneShapeIsSetAside(t *testing.T) {
+	c, log := newChecker(byLength(""), []Worker{{1, "w1", byLength("get_weather")}}, 200)
+	c.probeAll(t.Context())
+	for _, s := range Shapes() {
+		want := s != ChatTools && s != ChatToolCalls
+		if c.Trusts(s) != want {
+			t.Errorf("%v is trusted: %v, want %v", s, c.Trusts(s), want)
+		}
+	}
+	if n := log.count("the local tokenizer disagrees with the worker"); n != 2 {
+		t.Errorf("the log tells of %d disagreements, want 2:\n%s", n, log)
+	}
+	if strings.Contains(log.String(), "weather") {
+		t.Errorf("the log quotes a request:\n%s", log)
+	}
+	s := c.Status().Shapes[ChatTools]
+	if s.Worker != "w1" || s.At != 0 || s.When.IsZero() || s.Disagreed != 1 {
+		t.Errorf("the status is %+v", s)
+	}
+}
+
+// TestEvidenceMustAgree: a shape that one live request showed to be wrong is not
+// trusted again because the probes agree; it is when that request does.
+func TestEvidenceMustAgree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		local := byLength("")
+		workers := []Worker{{1, "w1", byLength("rare")}}
+		c, log := newChecker(local, nil, 1)
+		var mu sync.Mutex
+		c.opts.Workers = func() []Worker { mu.Lock(); defer mu.Unlock(); return workers }
+		defer run(t, c)()
+		synctest.Wait()
+		offer(t, c, local, ChatPlain, "a common request")
+		if state(c, ChatPlain) != Verified {
+			t.Fatalf("the shape is %v after one that agrees", state(c, ChatPlain))
+		}
+		offer(t, c, local, ChatPlain, "a rare request")
+		if state(c, ChatPlain) != Mismatch {
+			t.Fatalf("the shape is %v after one that disagrees", state(c, ChatPlain))
+		}
+		if state(c, ChatTurns) != Verified {
+			t.Errorf("another shape is %v", state(c, ChatTurns))
+		}
+		// Time alone changes nothing, and less and less is asked.
+		asked := c.Status().Shapes[ChatPlain].Disagreed
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		s := c.Status().Shapes[ChatPlain]
+		if s.State != Mismatch || s.Disagreed-asked < 5 || s.Disagreed-asked > 12 {
+			t.Errorf("a day later the shape is %v and was compared %d times, want a few", s.State, s.Disagreed-asked)
+		}
+		// A new version of the worker has it right.
+		mu.Lock()
+		workers = []Worker{{2, "w1", byLength("")}}
+		mu.Unlock()
+		time.Sleep(2 * tick)
+		synctest.Wait()
+		if state(c, ChatPlain) != Verified || log.count("agrees with the workers again") != 1 {
+			t.Errorf("with a new worker the shape is %v:\n%s", state(c, ChatPlain), log)
+		}
+		if strings.Contains(log.String(), "rare") {
+			t.Errorf("the log quotes a request:\n%s", log)
+		}
+	})
+}
+
+// TestPassingTimeIsNoMismatch: a template that prints the time gives other ids a
+// moment later, at both ends.
+func TestPassingTimeIsNoMismatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := func(ctx context.Context, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) error {
+			dst.IDs = append(dst.IDs, uint32(time.Now().Unix()))
+			dst.Ends = append(dst.Ends, len(dst.IDs))
+			return nil
+		}
+		c, _ := newChecker(clock, []Worker{{1, "w1", clock}}, 1)
+		old := tokenize.Prompts{IDs: []uint32{1}, Ends: []int{1}}
+		c.probeAll(t.Context())
+		c.Offer(ChatPlain, tokenize.Chat, []byte("{}"), &old)
+		s := <-c.samples
+		c.judge(t.Context(), &s)
+		if got := c.Status().Shapes[ChatPlain]; got.State != Verified || got.Undecided != 1 {
+			t.Errorf("the status is %+v, want verified and one without a result", got)
+		}
+	})
+}
+
+// TestSamplingIsBounded: at most one a second and a few at a time, the first
+// requests of a shape always, then one in so many; copies only.
+func TestSamplingIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ids := tokenize.Prompts{IDs: []uint32{1}, Ends: []int{1}}
+		never, _ := newChecker(byLength(""), nil, 0)
+		never.Offer(ChatPlain, tokenize.Chat, []byte("{}"), &ids)
+		if len(never.samples) != 0 {
+			t.Error("a sample was taken at the rate 0")
+		}
+		c, _ := newChecker(byLength(""), nil, 1)
+		body := []byte("{}")
+		for range 100 {
+			c.Offer(ChatPlain, tokenize.Chat, body, &ids)
+		}
+		if len(c.samples) != 1 {
+			t.Fatalf("%d samples were taken at once, want 1", len(c.samples))
+		}
+		body[0], ids.IDs[0] = 'x', 9
+		if s := <-c.samples; string(s.probe.Body) != "{}" || s.local.IDs[0] != 1 {
+			t.Errorf("the sample changed to %q %v", s.probe.Body, s.local.IDs)
+		}
+		for range 2 * maxQueue {
+			time.Sleep(samplePause)
+			c.Offer(ChatPlain, tokenize.Chat, body, &ids)
+		}
+		if len(c.samples) != maxQueue || c.Status().Dropped != maxQueue {
+			t.Errorf("%d samples wait and %d were dropped, want %d and %d", len(c.samples), c.Status().Dropped, maxQueue, maxQueue)
+		}
+		time.Sleep(samplePause)
+		c.Offer(ChatPlain, tokenize.Chat, make([]byte, maxSample+1), &ids)
+		if c.Status().Dropped != maxQueue {
+			t.Error("a body beyond the bound was considered")
+		}
+
+		seldom, _ := newChecker(byLength(""), nil, 20)
+		taken := 0
+		const requests = 4000
+		for range requests {
+			time.Sleep(samplePause)
+			seldom.Offer(ChatTurns, tokenize.Chat, body, &ids)
+			select {
+			case <-seldom.samples:
+				taken++
+			default:
+			}
+		}
+		if taken < 120 || taken > 300 {
+			t.Errorf("%d of %d requests were taken at 1 in 20", taken, requests)
+		}
+	})
+}
+
+// TestAnswersCauseDoubt: three in a row of another length have the workers
+// probed again, at most once a minute.
+func TestAnswersCauseDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		probed, wrong := 0, ""
+		c, log := newChecker(byLength(""), []Worker{{1, "w1", func(ctx context.Context, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) error {
+			mu.Lock()
+			probed++
+			engine := byLength(wrong)
+			mu.Unlock()
+			return engine(ctx, dst, kind, body)
+		}}}, 200)
+		defer run(t, c)()
+		synctest.Wait()
+		once := len(DefaultProbes())
+		count := func() int { mu.Lock(); defer mu.Unlock(); return probed }
+		for _, same := range []bool{false, false, true, false, false, true} {
+			c.Answered(time.Now(), same)
+		}
+		synctest.Wait()
+		if n := count(); n != once {
+			t.Fatalf("%d probes after two in a row, want %d", n, once)
+		}
+		for range 10 * doubtAfter {
+			c.Answered(time.Now(), false)
+		}
+		synctest.Wait()
+		if n := count(); n != 2*once {
+			t.Fatalf("%d probes after many in a row, want %d", n, 2*once)
+		}
+		if n := c.Status().Disagreements; n != 4+10*doubtAfter {
+			t.Errorf("%d answers were counted", n)
+		}
+		mu.Lock()
+		wrong = "story"
+		mu.Unlock()
+		time.Sleep(doubtPause)
+		c.Answered(time.Now(), false)
+		synctest.Wait()
+		if state(c, ChatTurns) != Mismatch || log.count("have another length") != 2 {
+			t.Errorf("the shape is %v:\n%s", state(c, ChatTurns), log)
+		}
+	})
+}
+
+// TestWorkersThatCannotBeAsked are tried again, less and less often, and one that
+// comes later is judged by itself.
+func TestWorkersThatCannotBeAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		calls, up := 0, false
+		down := Worker{1, "w1", func(ctx context.Context, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if calls++; !up {
+				return errors.New("cannot reach the worker")
+			}
+			return byLength("")(ctx, dst, kind, body)
+		}}
+		workers := []Worker{down}
+		c, _ := newChecker(byLength(""), nil, 200)
+		c.opts.Workers = func() []Worker { mu.Lock(); defer mu.Unlock(); return workers }
+		defer run(t, c)()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		mu.Lock()
+		if c.Status().Compared || calls < 45 || calls > 120 {
+			t.Errorf("compared: %v, after %d calls in ten minutes", c.Status().Compared, calls)
+		}
+		up = true
+		mu.Unlock()
+		time.Sleep(lastWait + tick)
+		synctest.Wait()
+		if !c.Status().Compared || state(c, ChatPlain) != Verified {
+			t.Fatalf("the shape is %v once the worker is there", state(c, ChatPlain))
+		}
+		mu.Lock()
+		workers = append(workers, Worker{2, "w2", byLength("story")})
+		mu.Unlock()
+		time.Sleep(2 * tick)
+		synctest.Wait()
+		if s := c.Status().Shapes[ChatTurns]; s.State != Mismatch || s.Worker != "w2" {
+			t.Errorf("after a second worker: %+v", s)
+		}
+		if state(c, ChatPlain) != Verified {
+			t.Errorf("the other shape is %v", state(c, ChatPlain))
+		}
+	})
+}
+
+func TestCompare(t *testing.T) {
+	ids := func(ends []int, ids ...uint32) *tokenize.Prompts { return &tokenize.Prompts{IDs: ids, Ends: ends} }
+	one := ids([]int{3}, 1, 2, 3)
+	none := ids(nil)
+	rejection := error(&tokenize.RenderError{Message: "no"})
+	refusal := error(&tokenize.StatusError{Code: 400})
+	for _, c := range []struct {
+		name      string
+		local     *tokenize.Prompts
+		localErr  error
+		engine    *tokenize.Prompts
+		engineErr error
+		want      result
+		at        int
+	}{
+		{"equal", one, nil, ids([]int{3}, 1, 2, 3), nil, agree, 0},
+		{"one id", one, nil, ids([]int{3}, 1, 9, 3), nil, disagree, 1},
+		{"shorter", one, nil, ids([]int{2}, 1, 2), nil, disagree, 2},
+		{"longer", one, nil, ids([]int{4}, 1, 2, 3, 4), nil, disagree, 3},
+		{"cut elsewhere", ids([]int{1, 3}, 1, 2, 3), nil, ids([]int{2, 3}, 1, 2, 3), nil, disagree, 3},
+		{"both reject", none, rejection, none, refusal, agree, 0},
+		{"both find it invalid", none, tokenize.ErrInvalid, none, refusal, agree, 0},
+		{"the template rejects here only", none, rejection, one, nil, disagree, 0},
+		{"a failure here", none, errors.New("x"), one, nil, disagree, 0},
+		{"the engine refuses", one, nil, none, refusal, undecided, 0},
+		{"nobody can", none, tokenize.ErrUnsupported, none, refusal, undecided, 0},
+		{"not exact here", none, tokenize.ErrUnsupported, one, nil, undecided, 0},
+		{"no such route", one, nil, none, &tokenize.StatusError{Code: 404}, unavailable, 0},
+		{"no worker", one, nil, none, errors.New("x"), unavailable, 0},
+	} {
+		if got, at := compare(c.local, c.localErr, c.engine, c.engineErr); got != c.want || at != c.at {
+			t.Errorf("%s: got %d at %d, want %d at %d", c.name, got, at, c.want, c.at)
+		}
+	}
+}

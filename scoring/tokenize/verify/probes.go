@@ -1,0 +1,98 @@
+package verify
+
+import (
+	"encoding/json"
+
+	"github.com/sluicegate/sluice/scoring/tokenize"
+)
+
+// Probe is a request whose ids are compared.
+type Probe struct {
+	Shape Shape
+	Kind  tokenize.Kind
+	Body  []byte
+}
+
+// Texts that tokenizers disagree about: words with blanks between them, numbers,
+// runs of whitespace, code; and scripts without blanks, accents in both of their
+// spellings, a joined emoji, controls, and what looks like special tokens.
+const (
+	prose = "Once upon a time, in 1984, they'd paid 12,345.67 for it:\n\n\tdef f(x):  return x  # don't\r\n   end "
+	world = "naïve café, cafe\u0301 日本語のテキスト 한국어 עברית हिन्दी 👩‍👩‍👧 \u00a0\u200b… <s> <|im_start|> [INST] ½"
+)
+
+// DefaultProbes returns the probes that every model is judged by: at least two
+// for each shape, one of them in nothing but plain English with spaces, which is
+// what most traffic is.
+func DefaultProbes() []Probe {
+	type m = map[string]any
+	user := func(text string) m { return m{"role": "user", "content": text} }
+	assistant := func(text string) m { return m{"role": "assistant", "content": text} }
+	system := func(text string) m { return m{"role": "system", "content": text} }
+	part := func(text string) m { return m{"type": "text", "text": text} }
+	tool := m{"type": "function", "function": m{
+		"name": "get_weather", "description": "Weather in <b>any</b> city & \"town\", 東京 too.",
+		"parameters": m{"type": "object", "properties": m{
+			"unit": m{"type": "string", "enum": []any{"C", "F", nil}},
+			"city": m{"type": "string", "default": 1.5, "nullable": true},
+		}, "required": []any{"city"}},
+	}}
+	call := func(arguments string) m {
+		return m{"role": "assistant", "content": nil, "tool_calls": []any{m{
+			"id": "call_1", "type": "function", "function": m{"name": "get_weather", "arguments": arguments},
+		}}}
+	}
+	result := m{"role": "tool", "tool_call_id": "call_1", "content": "18 degrees, naïve \n"}
+
+	chats := []struct {
+		shape    Shape
+		messages []any
+		more     m
+	}{
+		{ChatPlain, []any{user("Once upon a time")}, nil},
+		{ChatPlain, []any{user(prose)}, nil},
+		{ChatPlain, []any{user(world)}, nil},
+		{ChatPlain, []any{user(" ")}, nil},
+		{ChatSystem, []any{system("You are a helpful assistant."), user("Tell me about rivers.")}, nil},
+		{ChatSystem, []any{system(prose), user(world)}, nil},
+		{ChatTurns, []any{user("Hello there"), assistant("How can I help?"), user("Tell me a story")}, nil},
+		{ChatTurns, []any{system("Be brief."), user(prose), assistant(" " + world + "\n"), user("go on")}, nil},
+		{ChatParts, []any{m{"role": "user", "content": []any{part("part one"), part("part two")}}}, nil},
+		{ChatParts, []any{m{"role": "system", "content": []any{part(prose)}}, m{"role": "user", "content": []any{part(""), part(world)}}}, nil},
+		{ChatTools, []any{user("What is the weather like?")}, m{"tools": []any{tool}}},
+		{ChatTools, []any{system("Use tools."), user(prose)}, m{"tools": []any{tool, tool}}},
+		{ChatToolCalls, []any{user("weather in Paris please"), call(`{"unit":"C","city":"Zürich"}`), result}, m{"tools": []any{tool}}},
+		{ChatToolCalls, []any{system("Use tools."), user(prose), call("not JSON"), result, assistant("It is mild."), user("thank you")}, m{"tools": []any{tool}}},
+		{ChatToolCalls, []any{user("weather in Paris please"), call("{}"), result}, nil},
+		{ChatKwargs, []any{user("Once upon a time")}, m{"chat_template_kwargs": m{"enable_thinking": false}}},
+		{ChatKwargs, []any{system("Be brief."), user(prose)}, m{"reasoning_effort": "low"}},
+		{ChatKwargs, []any{user("Hello there"), m{"role": "assistant", "content": "Well.", "reasoning": "They greet me."}, user("and so on")}, nil},
+		{ChatContinue, []any{user("Tell me a story"), assistant("Once upon a ")}, m{"continue_final_message": true, "add_generation_prompt": false}},
+		{ChatContinue, []any{system("Be brief."), user(prose)}, m{"add_generation_prompt": false}},
+		{ChatContinue, []any{user("Once upon a time")}, m{"add_special_tokens": true}},
+	}
+	var out []Probe
+	for _, c := range chats {
+		body := m{"messages": c.messages}
+		for k, v := range c.more {
+			body[k] = v
+		}
+		out = append(out, Probe{c.shape, tokenize.Chat, mustMarshal(body)})
+	}
+	for _, body := range []m{{"prompt": "Once upon a time"}, {"prompt": prose + world}, {"prompt": prose, "add_special_tokens": false}} {
+		out = append(out, Probe{CompletionText, tokenize.Completion, mustMarshal(body)})
+	}
+	for _, texts := range [][]string{{"Once upon a time", "there was a river"}, {prose, world}} {
+		out = append(out, Probe{CompletionTexts, tokenize.Completion, mustMarshal(m{"prompt": texts})})
+	}
+	return out
+}
+
+// mustMarshal encodes values of this file, none of which can fail.
+func mustMarshal(v any) []byte {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic("BUG: verify: cannot encode a probe: " + err.Error())
+	}
+	return data
+}
