@@ -239,9 +239,10 @@ func (ex *exchange) fillInput(ctx *fasthttp.RequestCtx, labels []string) {
 	}
 }
 
-// estimate is the prompt's length in tokens where nobody has counted it.
+// estimate is the prompts' length in tokens where nobody has counted it, by the
+// configured ratio.
 func (ex *exchange) estimate() int {
-	return max(ex.model.estimate(ex.req.TextBytes, ex.req.ImageCount)+ex.req.TokenIDs, 1)
+	return ex.model.Estimate(ex.req, ex.model.BytesPerToken)
 }
 
 // inputTokens is the exact count of the prompts' tokens if there is one by now,

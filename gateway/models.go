@@ -35,9 +35,10 @@ type Model struct {
 	Created int64
 }
 
-// estimate is the number of tokens a text of n bytes and some images come to.
-func (m *Model) estimate(textBytes, images int) int {
-	return int(float64(textBytes)/m.BytesPerToken+0.5) + images*imageTokens
+// Estimate is the number of tokens that the prompts of a scanned body come to
+// at a ratio of bytes to tokens; at least one.
+func (m *Model) Estimate(req *openai.Request, bytesPerToken float64) int {
+	return max(int(float64(req.TextBytes)/bytesPerToken+0.5)+req.ImageCount*imageTokens+req.TokenIDs, 1)
 }
 
 // imageTokens is the fixed count that an image adds to an estimate: a common

@@ -129,7 +129,15 @@ func (a *app) buildFleet() error {
 }
 
 func (a *app) buildTokens() (err error) {
-	a.tokens, err = newTokenizers(a.cfg.Models, loadTokenizer, a.fleet, a.log)
+	pools, err := gatewayPools(a.cfg)
+	if err != nil {
+		return err
+	}
+	keys := make(map[string]string, len(pools))
+	for name, p := range pools {
+		keys[name] = p.APIKey
+	}
+	a.tokens, err = newTokenizers(a.cfg, loadTokenizer, newRoster(a.fleet, keys), a.log)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/sluicegate/sluice/ratelimit"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/scoring/discovery"
+	"github.com/sluicegate/sluice/scoring/tokenize"
+	"github.com/sluicegate/sluice/scoring/tokenize/verify"
 	"github.com/sluicegate/sluice/tenancy/ledger"
 )
 
@@ -57,9 +59,16 @@ var (
 	descKVReplays   = desc("sluice_kv_replays_total", "Replays asked for.", "worker", "rank")
 	descKVSkipped   = desc("sluice_kv_skipped_events_total", "Events that could not be used.", "worker", "rank")
 	descKVReconnect = desc("sluice_kv_reconnects_total", "Connections made to the publisher.", "worker", "rank")
-	descTokenState  = desc("sluice_route_tokenizer_state", "1 for who computes the model's token ids: verified, unverified, remote, mismatch.", "model", "state")
+	descTokenState  = desc("sluice_route_tokenizer_state", "1 for who computes the model's token ids: unverified, verified, partial, mismatch, remote.", "model", "state")
+	descTokenShape  = desc("sluice_route_tokenizer_shape", "1 for the verdict on a shape of requests: unverified, verified, mismatch (left to the workers).", "model", "shape", "state")
+	descCompared    = desc("sluice_route_token_comparisons_total", "Requests whose ids were compared with a worker's /tokenize, or dropped for want of room.", "model", "result")
 	descDisagreed   = desc("sluice_route_token_disagreements_total", "Answers whose prompt the engine found to be of another length than the local tokenizer.", "model")
-	descTokenised   = desc("sluice_route_tokenised_total", "Prompts tokenised by source.", "model", "source")
+	descTokenMemo   = desc("sluice_route_tokenizer_memo_bytes", "Memory of encoded segments. Models with the same tokenizer files share it.", "model")
+	descTokenRatio  = desc("sluice_route_bytes_per_token", "Bytes of text in a token as learned from answers, for estimates.", "model")
+	descTokenGate   = desc("sluice_route_tokenise_waiting", "Long prompts that wait for a processor to be encoded.")
+	descBreaker     = desc("sluice_route_tokenize_breaker", "1 for the state of the worker's /tokenize: closed (asked), open (left alone), half-open (tried).", "worker", "state")
+	descRemoteCalls = desc("sluice_route_tokenize_calls_total", "Questions for the worker's /tokenize by what came of them.", "worker", "result")
+	descTokenised   = desc("sluice_route_tokenised_total", "Requests by where their token ids came from: local, client, worker, beginning (local as far as known), estimate.", "model", "source")
 	descCounters    = desc("sluice_ratelimit_counters", "Counters held.")
 	descLeases      = desc("sluice_ratelimit_open_reservations", "Reservations not yet settled.")
 	descLedgerRows  = desc("sluice_ledger_rows_total", "Rows made durable.")
@@ -171,7 +180,7 @@ func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
 	n := map[state]int{
 		{"worker", "not_ready"}: 0, {"view", "not_reporting"}: 0, {"view", "incomplete"}: 0, {"view", "recovering"}: 0,
 		{"discovery", "failing"}:    0,
-		{"tokenizer", "unverified"}: 0, {"tokenizer", "remote"}: 0, {"tokenizer", "mismatch"}: 0,
+		{"tokenizer", "unverified"}: 0, {"tokenizer", "remote"}: 0, {"tokenizer", "partial"}: 0, {"tokenizer", "mismatch"}: 0,
 	}
 	for _, w := range c.workers() {
 		if !w.Ready {
@@ -198,7 +207,7 @@ func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
 		}
 	}
 	for _, m := range c.tokens.models {
-		if s := tokenState(m.state.Load()); s != tokensVerified {
+		if s := m.state(); s != tokensVerified {
 			n[state{"tokenizer", s.String()}]++
 		}
 	}
@@ -226,14 +235,47 @@ func (c *stateCollector) collectViews(ch chan<- prometheus.Metric) {
 
 func (c *stateCollector) collectTokens(ch chan<- prometheus.Metric) {
 	for name, m := range c.tokens.models {
+		is := m.state()
 		for i, state := range tokenStates {
-			gauge(ch, descTokenState, oneIf(int32(i) == m.state.Load()), name, state)
+			gauge(ch, descTokenState, oneIf(tokenState(i) == is), name, state)
 		}
-		counter(ch, descDisagreed, float64(m.disagreed.Load()), name)
-		counter(ch, descTokenised, float64(m.usedLocal.Load()), name, "local")
-		counter(ch, descTokenised, float64(m.usedRemote.Load()), name, "remote")
-		counter(ch, descTokenised, float64(m.failed.Load()), name, "failed")
+		for i, source := range tokenSources {
+			counter(ch, descTokenised, float64(m.used[i].Load()), name, source)
+		}
+		gauge(ch, descTokenRatio, m.ratio.bytesPerToken(), name)
+		c.collectVerdicts(ch, m)
 	}
+	gauge(ch, descTokenGate, float64(c.tokens.gate.Waiting()))
+	for name, w := range c.tokens.remoteWorkers() {
+		for _, state := range tokenize.BreakerStates {
+			gauge(ch, descBreaker, oneIf(w.Breaker == state), name, state)
+		}
+		counter(ch, descRemoteCalls, float64(w.Answered), name, "answered")
+		counter(ch, descRemoteCalls, float64(w.Refused), name, "refused")
+		counter(ch, descRemoteCalls, float64(w.Failed), name, "failed")
+		counter(ch, descRemoteCalls, float64(w.Busy), name, "busy")
+		counter(ch, descRemoteCalls, float64(w.Broken), name, "broken")
+	}
+}
+
+func (c *stateCollector) collectVerdicts(ch chan<- prometheus.Metric, m *modelTokenizer) {
+	if m.local == nil {
+		return
+	}
+	gauge(ch, descTokenMemo, float64(m.local.Stats().CacheBytes), m.name)
+	st := m.checker.Status()
+	var agreed, disagreed, undecided int64
+	for _, s := range st.Shapes {
+		for _, state := range verify.States {
+			gauge(ch, descTokenShape, oneIf(s.State.String() == state), m.name, s.Shape.String(), state)
+		}
+		agreed, disagreed, undecided = agreed+s.Agreed, disagreed+s.Disagreed, undecided+s.Undecided
+	}
+	counter(ch, descCompared, float64(agreed), m.name, "agreed")
+	counter(ch, descCompared, float64(disagreed), m.name, "disagreed")
+	counter(ch, descCompared, float64(undecided), m.name, "undecided")
+	counter(ch, descCompared, float64(st.Dropped), m.name, "dropped")
+	counter(ch, descDisagreed, float64(st.Disagreements), m.name)
 }
 
 func (c *stateCollector) collectBooks(ch chan<- prometheus.Metric) {

@@ -24,6 +24,7 @@ type Config struct {
 	Models         []ModelConfig        `yaml:"models"`
 	Pools          []PoolConfig         `yaml:"pools"`
 	Health         HealthConfig         `yaml:"health"`
+	Tokens         TokensConfig         `yaml:"tokens"`
 	Scoring        ScoringConfig        `yaml:"scoring"`
 	Prices         PricesConfig         `yaml:"prices"`
 	Ledger         LedgerConfig         `yaml:"ledger"`
@@ -112,6 +113,9 @@ type ModelConfig struct {
 	Upstream         string   `yaml:"upstream"` // the workers' name for it; default: Name
 	Family           string   `yaml:"family"`   // what policies see as request.model_family
 	Tokenizer        string   `yaml:"tokenizer"`
+	ChatTemplate     string   `yaml:"chatTemplate"`     // a file: the workers' --chat-template; default: the tokenizer's own
+	ContentFormat    string   `yaml:"contentFormat"`    // the workers' --chat-template-content-format
+	TemplateKwargs   string   `yaml:"templateKwargs"`   // the workers' --default-chat-template-kwargs, a JSON object
 	ContextLength    int64    `yaml:"contextLength"`    // tokens, prompt and output together
 	DefaultMaxTokens int64    `yaml:"defaultMaxTokens"` // 0: policy.defaultMaxTokens, or ContextLength if that is less
 	BytesPerToken    float64  `yaml:"bytesPerToken"`    // for the estimate where there is no exact count
@@ -186,6 +190,15 @@ type HealthConfig struct {
 	EjectMax        time.Duration `yaml:"ejectMax"`
 	SlowStart       time.Duration `yaml:"slowStart"`    // from being ready to a full share of the requests
 	DrainTimeout    time.Duration `yaml:"drainTimeout"` // how long a removed worker's requests are waited for
+}
+
+// TokensConfig bounds the work of finding prompts' token ids, in this process and at the workers.
+type TokensConfig struct {
+	SampleEvery    int           `yaml:"sampleEvery"`    // one request in so many is compared with a worker's /tokenize; 0 = none
+	RemoteTimeout  time.Duration `yaml:"remoteTimeout"`  // for a worker's /tokenize to answer
+	RemoteParallel int           `yaml:"remoteParallel"` // questions that one worker's /tokenize has at a time
+	Parallel       int           `yaml:"parallel"`       // long prompts encoded at a time; 0 = one for each processor
+	CacheBytes     ByteSize      `yaml:"cacheBytes"`     // memory of encoded segments, for each tokenizer
 }
 
 // ScoringConfig tunes the prediction of the time to first token. It describes an engine that nothing has
@@ -305,6 +318,7 @@ func DefaultConfig() Config {
 			SlowStart:       10 * time.Second,
 			DrainTimeout:    5 * time.Minute,
 		},
+		Tokens:  TokensConfig{SampleEvery: 200, RemoteTimeout: time.Second, RemoteParallel: 16, CacheBytes: 256 * MiB},
 		Scoring: defaultScoring(),
 		Ledger:  LedgerConfig{Path: "sluice.db"},
 		Metrics: MetricsConfig{MaxSeries: 10000},
@@ -314,7 +328,7 @@ func DefaultConfig() Config {
 }
 
 // setDefaults fills a model before its keys are decoded.
-func (m *ModelConfig) setDefaults() { m.BytesPerToken = 3 }
+func (m *ModelConfig) setDefaults() { m.BytesPerToken, m.ContentFormat = 3, "auto" }
 
 // setDefaults fills a worker before its keys are decoded.
 func (w *WorkerConfig) setDefaults() { w.Events = EventsAuto }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -36,10 +37,25 @@ func (v *validator) models() {
 		} else if st, err := os.Stat(m.Tokenizer); err == nil && st.IsDir() { // files() reports the rest
 			v.readable(configPath{at + ".tokenizer", new(filepath.Join(m.Tokenizer, "tokenizer.json")), false})
 		}
+		v.template(at, m)
 		served := slices.ContainsFunc(v.cfg.Pools, func(p PoolConfig) bool { return p.serves(m.Name) })
 		if !served {
 			v.warnf(at+".name", "no pool serves %q: requests for it are refused", clip(m.Name))
 		}
+	}
+}
+
+// template checks what is said of the workers' chat template.
+func (v *validator) template(at string, m *ModelConfig) {
+	v.oneOf(at+".contentFormat", m.ContentFormat, "auto", "string", "openai")
+	if m.TemplateKwargs != "" {
+		var kwargs map[string]json.RawMessage
+		if err := json.Unmarshal([]byte(m.TemplateKwargs), &kwargs); err != nil || kwargs == nil {
+			v.errorf(at+".templateKwargs", "is no JSON object, should be what the workers were given as --default-chat-template-kwargs")
+		}
+	}
+	if m.Tokenizer == "" && (m.ChatTemplate != "" || m.ContentFormat != "auto" || m.TemplateKwargs != "") {
+		v.errorf(at+".tokenizer", "is missing; chatTemplate, contentFormat and templateKwargs are for a model with a tokenizer")
 	}
 }
 

@@ -107,7 +107,9 @@ func (c *Config) paths() []configPath {
 		{"prices.file", &c.Prices.File, false},
 	}
 	for i := range c.Models {
-		all = append(all, configPath{fmt.Sprintf("models[%d].tokenizer", i), &c.Models[i].Tokenizer, true})
+		all = append(all,
+			configPath{fmt.Sprintf("models[%d].tokenizer", i), &c.Models[i].Tokenizer, true},
+			configPath{fmt.Sprintf("models[%d].chatTemplate", i), &c.Models[i].ChatTemplate, false})
 	}
 	for i := range c.Pools {
 		all = append(all,

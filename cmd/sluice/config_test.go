@@ -87,10 +87,11 @@ func TestLoadConfigFull(t *testing.T) {
 		Models: []ModelConfig{
 			{
 				Name: "org/tiny", Aliases: []string{"default", "8"}, Upstream: "tiny", Family: "qwen", Tokenizer: in("tokenizer"),
+				ChatTemplate: in("tokenizer/chat.jinja"), ContentFormat: "openai", TemplateKwargs: `{"enable_thinking": false}`,
 				ContextLength: 8192, DefaultMaxTokens: 1024, BytesPerToken: 4,
 			},
-			{Name: "other", Upstream: "other", Tokenizer: in("tokenizer"), ContextLength: 100, DefaultMaxTokens: 100, BytesPerToken: 3},
-			{Name: "tune", Upstream: "tune-v1", Tokenizer: in("tokenizer"), ContextLength: 100, DefaultMaxTokens: 100, BytesPerToken: 3},
+			{Name: "other", Upstream: "other", Tokenizer: in("tokenizer"), ContentFormat: "auto", ContextLength: 100, DefaultMaxTokens: 100, BytesPerToken: 3},
+			{Name: "tune", Upstream: "tune-v1", Tokenizer: in("tokenizer"), ContentFormat: "auto", ContextLength: 100, DefaultMaxTokens: 100, BytesPerToken: 3},
 		},
 		Pools: []PoolConfig{{
 			Name: "general", Models: []string{"org/tiny", "other"}, Adapters: []string{"tune"}, Labels: map[string]string{"zone": "eu"}, APIKeyFile: in("admin.token"),
@@ -117,6 +118,7 @@ func TestLoadConfigFull(t *testing.T) {
 			Interval: 2 * time.Second, Timeout: 500 * time.Millisecond, UnhealthyAfter: 3, HealthyAfter: 2, MetricsInterval: 5 * time.Second,
 			ModelsInterval: 6 * time.Second, EjectAfter: 4, EjectBase: time.Second, EjectMax: time.Minute, DrainTimeout: time.Minute,
 		},
+		Tokens: TokensConfig{SampleEvery: 50, RemoteTimeout: 250 * time.Millisecond, RemoteParallel: 4, Parallel: 2, CacheBytes: 64 * MiB},
 		Scoring: ScoringConfig{
 			Strategy:  "least-loaded",
 			BlockSize: 32, BatchTokens: 1024, MaxSeqs: 8, SpeculativeTTL: 2 * time.Second, LoadStale: time.Second, IdleHalfLife: time.Minute,

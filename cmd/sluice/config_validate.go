@@ -56,6 +56,7 @@ func (v *validator) validate() {
 	v.models()
 	v.pools()
 	v.pacing()
+	v.tokens()
 	v.observability()
 	v.files()
 }
@@ -325,6 +326,16 @@ func (v *validator) pacing() {
 	if d.Deadline < d.Delay {
 		v.errorf("drain.deadline", "is %s, should not be before drain.delay (%s): both count from the signal", d.Deadline, d.Delay)
 	}
+}
+
+// tokens checks the bounds of tokenisation.
+func (v *validator) tokens() {
+	c := &v.cfg.Tokens
+	v.count("tokens.sampleEvery", int64(c.SampleEvery), 0, 1<<30)
+	v.duration("tokens.remoteTimeout", c.RemoteTimeout, 10*time.Millisecond, time.Minute)
+	v.count("tokens.remoteParallel", int64(c.RemoteParallel), 1, 1024)
+	v.count("tokens.parallel", int64(c.Parallel), 0, 1024)
+	v.count("tokens.cacheBytes", int64(c.CacheBytes), int64(MiB), int64(64*GiB))
 }
 
 // scoring reports an error of scoring.Config.Validate, which begins with the field's Go name, at the key

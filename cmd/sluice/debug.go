@@ -20,6 +20,8 @@ type workerPage struct {
 	Learned learnedPage      `json:"learned"`
 	Views   []viewPage       `json:"views"`
 	Events  []eventsPage     `json:"events"`
+	// Tokenize is absent for a worker that was never asked for token ids.
+	Tokenize *tokenizePage `json:"tokenize,omitempty"`
 }
 
 // loadPage is what a worker has in hand: by this gateway's own account, and as
@@ -77,16 +79,6 @@ type eventsPage struct {
 	Error       string    `json:"error,omitempty"`
 }
 
-// tokensPage says who computes a model's token ids, and for how many requests.
-type tokensPage struct {
-	State  string `json:"state"`
-	Local  int64  `json:"local"`
-	Remote int64  `json:"remote"`
-	Failed int64  `json:"failed"`
-	// Disagreed counts answers whose usage says another prompt length.
-	Disagreed int64 `json:"disagreed"`
-}
-
 // fleetPage sums over all workers.
 type fleetPage struct {
 	Picks        int64   `json:"picks"`
@@ -108,20 +100,18 @@ func (a *app) debugWorkers() any {
 	for _, s := range a.subs.stats() {
 		events[s.worker] = append(events[s.worker], newEventsPage(s))
 	}
+	asked := a.tokens.remoteWorkers()
 	workers := []workerPage{}
 	for _, st := range a.checker.Snapshot() {
 		w := snapshots[st.ID]
 		workers = append(workers, workerPage{
 			Health: st, Load: newLoadPage(&w), Learned: newLearnedPage(&w), Views: newViewPages(&w), Events: events[st.Name],
 		})
+		if remote, ok := asked[st.Name]; ok {
+			workers[len(workers)-1].Tokenize = newTokenizePage(remote)
+		}
 		if st.State == discovery.StateDraining {
 			workers[len(workers)-1].Events = nil // those are its successor's
-		}
-	}
-	tokens := make(map[string]tokensPage)
-	for name, m := range a.tokens.models {
-		tokens[name] = tokensPage{
-			State: tokenState(m.state.Load()).String(), Local: m.usedLocal.Load(), Remote: m.usedRemote.Load(), Failed: m.failed.Load(), Disagreed: m.disagreed.Load(),
 		}
 	}
 	st := a.fleet.Stats()
@@ -130,7 +120,7 @@ func (a *app) debugWorkers() any {
 		Lists   []discovery.SourceStatus `json:"lists"`
 		Tokens  map[string]tokensPage    `json:"tokenizers"`
 		Fleet   fleetPage                `json:"fleet"`
-	}{workers, a.checker.Sources(), tokens, fleetPage{
+	}{workers, a.checker.Sources(), a.tokens.pages(), fleetPage{
 		Picks: st.Picks, PromptTokens: st.PromptTokens, CachedTokens: st.CachedTokens,
 		Blocks: st.Blocks, IndexBytes: st.Bytes, ErrorP50: st.ErrorP50, ErrorP90: st.ErrorP90,
 	}}

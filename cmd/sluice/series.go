@@ -72,7 +72,14 @@ func metricFamilies() []metricFamily {
 		{"sluice_route_cached_tokens_total", nil, 0},
 		{"sluice_route_prediction_relative_error", []string{"percentile"}, 0},
 		{"sluice_route_tokenizer_state", []string{"model", "state"}, 0},
+		{"sluice_route_tokenizer_shape", []string{"model", "shape", "state"}, 0},
+		{"sluice_route_tokenizer_memo_bytes", []string{"model"}, 0},
+		{"sluice_route_token_comparisons_total", []string{"model", "result"}, 0},
 		{"sluice_route_token_disagreements_total", []string{"model"}, 0},
+		{"sluice_route_tokenise_waiting", nil, 0},
+		{"sluice_route_tokenize_breaker", []string{"worker", "state"}, 0},
+		{"sluice_route_tokenize_calls_total", []string{"worker", "result"}, 0},
+		{"sluice_route_bytes_per_token", []string{"model"}, 0},
 		{"sluice_route_tokenised_total", []string{"model", "source"}, 0},
 		{"sluice_kv_index_keys", nil, 0},
 		{"sluice_kv_index_blocks", nil, 0},
@@ -96,8 +103,9 @@ func metricFamilies() []metricFamily {
 // there are, or a round number above.
 var fixedLabels = map[string]int{
 	"route": 7, "method": 8, "status": 24, "dialect": 2, "phase": 6, "code": 16, "reason": 16, "decision": 4, "unit": 6,
-	"percentile": 2, "result": 3, "state": 5, "source": 3, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 4,
-	"sluice_degraded/reason": 3,
+	"percentile": 2, "result": 5, "state": 5, "source": 5, "shape": 10, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 4,
+	"sluice_degraded/reason":             4,
+	"sluice_route_tokenizer_shape/state": 3, "sluice_route_tokenize_breaker/state": 3,
 	// A worker is in one state at a time.
 	"sluice_worker_state/state": 1,
 	// A worker may answer with any status that HTTP knows.

@@ -1,86 +1,92 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"slices"
+	"os"
 	"sync"
 	"sync/atomic"
-	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/sluicegate/sluice/gateway"
 	"github.com/sluicegate/sluice/gateway/openai"
-	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/scoring/tokenize"
+	"github.com/sluicegate/sluice/scoring/tokenize/verify"
 	"github.com/sluicegate/sluice/tenancy"
 )
 
-// tokenState says who computes a model's token ids, and how far that is
-// trusted.
-type tokenState int32
+// tokenSource says where a request's token ids came from.
+type tokenSource int
 
 const (
-	// tokensUnverified: a local tokenizer is loaded and was not yet compared
-	// with a worker.
-	tokensUnverified tokenState = iota
-	// tokensVerified: the local tokenizer agreed with a worker.
-	tokensVerified
-	// tokensRemote: a worker's /tokenize is asked, as there is no local
-	// tokenizer.
-	tokensRemote
-	// tokensMismatch: the local tokenizer disagreed with a worker and is not
-	// used; a worker's /tokenize is asked.
-	tokensMismatch
+	// fromLocal: from the model's tokenizer in this process.
+	fromLocal tokenSource = iota
+	// fromClient: the prompt was sent as ids.
+	fromClient
+	// fromWorker: from a worker's /tokenize.
+	fromWorker
+	// fromBeginning: locally, as far as to the first image or the like.
+	fromBeginning
+	// fromNobody: there are none, only an estimate.
+	fromNobody
 )
 
-// tokenStates are all states by name.
-var tokenStates = []string{"unverified", "verified", "remote", "mismatch"}
+// tokenSources are the names of all sources in metrics and on debug pages.
+var tokenSources = [...]string{"local", "client", "worker", "beginning", "estimate"}
 
-// String is the state's name in metrics and log.
-func (s tokenState) String() string { return tokenStates[s] }
-
-// tokenizers finds the token ids of prompts: by a local tokenizer that agreed
-// with a worker, else by asking a worker. It implements gateway.Tokenizer.
+// tokenizers finds the token ids of prompts: by a local tokenizer as far as it
+// agrees with the workers, else by asking a worker. It implements
+// gateway.Tokenizer.
 type tokenizers struct {
 	remote *tokenize.Remote
-	fleet  *scoring.Fleet
+	gate   *tokenize.Gate
+	roster *roster
 	log    *slog.Logger
 	models map[string]*modelTokenizer // by name; does not change
-	wake   chan struct{}              // a model is to be compared again; holds one
-	pool   sync.Pool                  // of *tokenize.Prompts
+	loaded map[tokenizerFiles]*tokenize.Tokenizer
+	turn   atomic.Uint32 // of the workers that are asked
+	pool   sync.Pool     // of *tokenize.Prompts
 }
 
 // modelTokenizer is one model's share of tokenizers.
 type modelTokenizer struct {
 	name, upstream string
 	local          *tokenize.Tokenizer // nil if there is none
-	state          atomic.Int32
-	usedLocal      atomic.Int64 // requests answered locally
-	usedRemote     atomic.Int64
-	failed         atomic.Int64
-	// disagreed counts answers whose prompt the engine found to be of another
-	// length, inARow those since the last that agreed. doubted is when the
-	// tokenizer was last put in doubt, in Unix seconds.
-	disagreed, inARow, doubted atomic.Int64
+	checker        *verify.Checker     // of local
+	ratio          tokenRatio
+	used           [len(tokenSources)]atomic.Int64 // requests by source
 }
+
+// tokenizerFiles is what two models must have in common to share a tokenizer,
+// as a base model and its adapters do.
+type tokenizerFiles struct{ dir, template, format, kwargs string }
+
+// tokenizerLoader loads a model's tokenizer, nil if it has none.
+type tokenizerLoader func(*ModelConfig, tokenize.Options) (*tokenize.Tokenizer, error)
 
 // newTokenizers loads the models' tokenizers. In a build without native
 // tokenizers the workers are asked for everything, and the log says so.
-func newTokenizers(models []ModelConfig, load func(*ModelConfig) (*tokenize.Tokenizer, error), fleet *scoring.Fleet, log *slog.Logger) (*tokenizers, error) {
+func newTokenizers(cfg *Config, load tokenizerLoader, workers *roster, log *slog.Logger) (*tokenizers, error) {
+	c := &cfg.Tokens
 	t := &tokenizers{
-		remote: tokenize.NewRemote(tokenize.RemoteOptions{}), fleet: fleet, log: log,
-		models: make(map[string]*modelTokenizer, len(models)), wake: make(chan struct{}, 1),
-		pool: sync.Pool{New: func() any { return new(tokenize.Prompts) }},
+		remote: tokenize.NewRemote(tokenize.RemoteOptions{Timeout: c.RemoteTimeout, Parallel: c.RemoteParallel}),
+		gate:   tokenize.NewGate(c.Parallel),
+		roster: workers, log: log,
+		models: make(map[string]*modelTokenizer, len(cfg.Models)),
+		loaded: make(map[tokenizerFiles]*tokenize.Tokenizer),
+		pool:   sync.Pool{New: func() any { return new(tokenize.Prompts) }},
 	}
-	for i := range models {
-		m := &models[i]
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
 		mt := &modelTokenizer{name: m.Name, upstream: m.Upstream}
-		mt.state.Store(int32(tokensRemote))
+		mt.ratio.start(m.BytesPerToken)
 		t.models[m.Name] = mt
-		local, err := load(m)
+		local, err := t.load(m, int64(c.CacheBytes), load)
 		switch {
 		case errors.Is(err, tokenize.ErrNoNative):
 			log.Warn("this build has no native tokenizers: token ids come from the workers' /tokenize", "model", m.Name)
@@ -90,38 +96,68 @@ func newTokenizers(models []ModelConfig, load func(*ModelConfig) (*tokenize.Toke
 		case local == nil:
 			log.Info("no tokenizer configured: token ids come from the workers' /tokenize", "model", m.Name)
 		default:
+			if why := local.Whole(); why != "" {
+				log.Warn("prompts of this model are encoded as a whole, each turn of a conversation anew", "model", m.Name, "because", why)
+			}
 			mt.local = local
-			mt.state.Store(int32(tokensUnverified))
+			mt.checker = verify.New(verify.Options{
+				Model: m.Name, Local: local.Append, Workers: func() []verify.Worker { return t.verifiers(mt) },
+				Every: c.SampleEvery, Log: log,
+			})
 		}
 	}
 	return t, nil
 }
 
-// loadTokenizer loads a model's tokenizer from the folder its configuration
-// names; nil if it names none.
-func loadTokenizer(m *ModelConfig) (*tokenize.Tokenizer, error) {
+// load loads a model's tokenizer, or takes that of another model with the same
+// files.
+func (t *tokenizers) load(m *ModelConfig, cacheBytes int64, load tokenizerLoader) (*tokenize.Tokenizer, error) {
+	key := tokenizerFiles{m.Tokenizer, m.ChatTemplate, m.ContentFormat, m.TemplateKwargs}
+	if tok := t.loaded[key]; tok != nil {
+		return tok, nil
+	}
+	opts := tokenize.Options{ContentFormat: m.ContentFormat, TemplateKwargs: json.RawMessage(m.TemplateKwargs), CacheBytes: cacheBytes, Gate: t.gate}
+	tok, err := load(m, opts)
+	if tok != nil && err == nil {
+		t.loaded[key] = tok
+	}
+	return tok, err
+}
+
+// loadTokenizer loads a model's tokenizer from the files its configuration
+// names.
+func loadTokenizer(m *ModelConfig, opts tokenize.Options) (*tokenize.Tokenizer, error) {
 	if m.Tokenizer == "" {
 		return nil, nil
 	}
-	return tokenize.Load(m.Tokenizer, tokenize.Options{})
+	if m.ChatTemplate != "" {
+		text, err := os.ReadFile(m.ChatTemplate)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the chat template: %w", err)
+		}
+		opts.ChatTemplate = string(text)
+	}
+	return tokenize.Load(m.Tokenizer, opts)
 }
 
 // Close frees the local tokenizers.
 func (t *tokenizers) Close() {
-	for _, m := range t.models {
-		if m.local != nil {
-			if err := m.local.Close(); err != nil {
-				t.log.Error("cannot free a tokenizer", "model", m.name, "error", err)
-			}
+	for _, tok := range t.loaded {
+		if err := tok.Close(); err != nil {
+			t.log.Error("cannot free a tokenizer", "error", err)
 		}
 	}
 }
 
-func kindOf(op openai.Operation) tokenize.Kind {
-	if op == openai.Chat {
-		return tokenize.Chat
+// Run compares each local tokenizer with the workers until ctx ends.
+func (t *tokenizers) Run(ctx context.Context) {
+	var group errgroup.Group
+	for _, m := range t.models {
+		if m.checker != nil {
+			group.Go(func() error { m.checker.Run(ctx); return nil })
+		}
 	}
-	return tokenize.Completion
+	_ = group.Wait() // none of them fails
 }
 
 // Tokenise implements gateway.Tokenizer.
@@ -133,27 +169,97 @@ func (t *tokenizers) Tokenise(ctx context.Context, dst []uint32, model *gateway.
 	prompts := t.pool.Get().(*tokenize.Prompts)
 	defer t.pool.Put(prompts)
 	prompts.Reset()
-	if !t.find(ctx, m, prompts, kindOf(req.Operation), body) {
-		m.failed.Add(1)
-		return gateway.Tokens{IDs: dst}
+	source := t.find(ctx, m, prompts, req, body)
+	m.used[source].Add(1)
+	out := gateway.Tokens{IDs: append(dst, longest(prompts)...), Count: len(prompts.IDs), Exact: true}
+	if source == fromBeginning || source == fromNobody {
+		out.Count, out.Exact = max(out.Count, model.Estimate(req, m.ratio.bytesPerToken())), false
 	}
-	return gateway.Tokens{IDs: append(dst, longest(prompts)...), Count: len(prompts.IDs), Exact: true}
+	return out
 }
 
-// find asks who is to be asked for a model's token ids.
-func (t *tokenizers) find(ctx context.Context, m *modelTokenizer, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) bool {
-	switch tokenState(m.state.Load()) {
-	case tokensVerified, tokensUnverified:
-		if m.local.Append(ctx, dst, kind, body) != nil {
+// find asks whoever is to be asked for the ids of a body. Without any dst stays
+// empty.
+func (t *tokenizers) find(ctx context.Context, m *modelTokenizer, dst *tokenize.Prompts, req *openai.Request, body []byte) tokenSource {
+	kind, shape := kindOf(req.Operation), shapeOf(req)
+	switch {
+	case kind == tokenize.Completion && req.TokenIDs > 0:
+		// A list that is no list of ids throughout is refused without a call.
+		if t.remote.Append(ctx, tokenize.Target{}, dst, kind, body) != nil {
+			return fromNobody
+		}
+		return fromClient
+	case m.local != nil && m.checker.Trusts(shape):
+		err := m.local.Append(ctx, dst, kind, body)
+		if err == nil {
+			m.checker.Offer(shape, kind, body, dst)
+			return fromLocal
+		}
+		if !errors.Is(err, tokenize.ErrUnsupported) {
+			return fromNobody // the engine is going to refuse it, or nobody waits for it
+		}
+	}
+	if t.ask(ctx, m, dst, kind, body) != nil {
+		return fromNobody
+	}
+	return fromWorker
+}
+
+// maxAsked bounds the workers that are tried for one request.
+const maxAsked = 3
+
+// ask asks a worker that is not known to fail and not busy with such questions.
+func (t *tokenizers) ask(ctx context.Context, m *modelTokenizer, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) (err error) {
+	ready := t.roster.ready(m.name)
+	first := int(t.turn.Add(1))
+	for i := range min(len(ready), maxAsked) {
+		w := &ready[(first+i)%len(ready)]
+		err = t.remote.Append(ctx, w.target(m.upstream), dst, kind, body)
+		if !errors.Is(err, tokenize.ErrBusy) && !errors.Is(err, tokenize.ErrBroken) {
+			return err
+		}
+	}
+	return cmp.Or(err, errNobodyToAsk)
+}
+
+var errNobodyToAsk = errors.New("no worker is ready")
+
+// verifiers are the ready workers of a model, for its checker.
+func (t *tokenizers) verifiers(m *modelTokenizer) []verify.Worker {
+	ready := t.roster.ready(m.name)
+	out := make([]verify.Worker, len(ready))
+	for i := range ready {
+		to := ready[i].target(m.upstream)
+		out[i] = verify.Worker{
+			ID: ready[i].incarnation, Name: ready[i].name,
+			Tokenise: func(ctx context.Context, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) error {
+				return t.remote.Append(ctx, to, dst, kind, body)
+			},
+		}
+	}
+	return out
+}
+
+// observe learns from a whole answer how long the engine found the prompts.
+func (t *tokenizers) observe(s *gateway.Summary) {
+	m := t.models[s.Row.Model]
+	if m == nil || s.Row.Outcome != tenancy.OutcomeCompleted || s.Row.Flags.Has(tenancy.FlagEstimated) || s.Row.InputTokens == 0 {
+		return
+	}
+	if s.PlainText {
+		m.ratio.learn(s.TextBytes, int(s.Row.InputTokens))
+	}
+	if m.checker != nil && s.Tokens.Exact {
+		m.checker.Answered(s.Row.End(), s.Row.InputTokens == int64(s.Tokens.Count))
+	}
+}
+
+// judged reports whether every local tokenizer was compared with a worker.
+func (t *tokenizers) judged() bool {
+	for _, m := range t.models {
+		if m.state() == tokensUnverified {
 			return false
 		}
-		m.usedLocal.Add(1)
-	default:
-		base := t.worker(m.name)
-		if base == "" || t.remote.Append(ctx, tokenize.Target{URL: base, Model: m.upstream}, dst, kind, body) != nil {
-			return false
-		}
-		m.usedRemote.Add(1)
 	}
 	return true
 }
@@ -169,167 +275,37 @@ func longest(p *tokenize.Prompts) (ids []uint32) {
 	return ids
 }
 
-// worker is the address of the ready worker with the least to do that serves
-// the model, or empty.
-func (t *tokenizers) worker(model string) string {
-	best, least := "", -1
-	for _, w := range t.fleet.Snapshot(time.Now()) {
-		if w.Ready && w.Serves(model) && (least < 0 || w.InFlight < least) {
-			best, least = w.Worker.Address, w.InFlight
-		}
+func kindOf(op openai.Operation) tokenize.Kind {
+	if op == openai.Chat {
+		return tokenize.Chat
 	}
-	return best
+	return tokenize.Completion
 }
 
-// workers are the addresses of all ready workers that serve the model.
-func (t *tokenizers) workers(model string) (out []string) {
-	for _, w := range t.fleet.Snapshot(time.Now()) {
-		if w.Ready && w.Serves(model) {
-			out = append(out, w.Worker.Address)
+// shapeOf is the shape that a request is judged as: that of the feature that
+// the fewest requests have.
+func shapeOf(req *openai.Request) verify.Shape {
+	if req.Operation == openai.Completion {
+		if req.PromptCount > 1 {
+			return verify.CompletionTexts
+		}
+		return verify.CompletionText
+	}
+	for _, f := range [...]struct {
+		feature openai.Feature
+		shape   verify.Shape
+	}{
+		{openai.PromptSettings, verify.ChatContinue},
+		{openai.TemplateSettings, verify.ChatKwargs},
+		{openai.ToolCalls, verify.ChatToolCalls},
+		{openai.Tools, verify.ChatTools},
+		{openai.ContentParts, verify.ChatParts},
+		{openai.Turns, verify.ChatTurns},
+		{openai.SystemMessage, verify.ChatSystem},
+	} {
+		if req.Features&f.feature != 0 {
+			return f.shape
 		}
 	}
-	return out
-}
-
-// verifyEvery is the pause between attempts to compare a local tokenizer with
-// a worker that isn't ready yet.
-const verifyEvery = 500 * time.Millisecond
-
-// Run compares each local tokenizer with the workers as soon as one is ready,
-// and again when answers put it in doubt, until ctx ends. A model that disagrees
-// is served by its workers' /tokenize from then on.
-func (t *tokenizers) Run(ctx context.Context) {
-	tick := time.NewTicker(verifyEvery)
-	defer tick.Stop()
-	for {
-		retry := tick.C
-		if t.judge(ctx) {
-			retry = nil // until something is in doubt
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.wake:
-		case <-retry:
-		}
-	}
-}
-
-// judge compares what is to be compared. It reports false if something could
-// not be judged yet.
-func (t *tokenizers) judge(ctx context.Context) bool {
-	all := true
-	for _, m := range t.models {
-		if tokenState(m.state.Load()) == tokensUnverified && !t.verify(ctx, m) {
-			all = false
-		}
-	}
-	return all
-}
-
-const (
-	// doubtAfter answers in a row that disagree put a tokenizer in doubt. One
-	// alone may be a request that the engine cuts by a parameter of its own.
-	doubtAfter = 3
-	// doubtEvery bounds how often that happens to a model, since a client can
-	// bring such answers about.
-	doubtEvery = time.Minute
-)
-
-// observe compares the prompt's length of a whole answer with what the local
-// tokenizer made of it. It catches a worker that was started anew with another
-// tokenizer or template, and a shape of request that the probes don't have.
-func (t *tokenizers) observe(s *gateway.Summary) {
-	m := t.models[s.Row.Model]
-	if m == nil || !s.Tokens.Exact || s.Row.Outcome != tenancy.OutcomeCompleted || s.Row.Flags.Has(tenancy.FlagEstimated) ||
-		tokenState(m.state.Load()) != tokensVerified {
-		return
-	}
-	if s.Row.InputTokens == int64(s.Tokens.Count) {
-		m.inARow.Store(0)
-		return
-	}
-	m.disagreed.Add(1)
-	if m.inARow.Add(1) < doubtAfter {
-		return
-	}
-	now, last := s.Row.End().Unix(), m.doubted.Load()
-	if now-last < int64(doubtEvery/time.Second) || !m.doubted.CompareAndSwap(last, now) {
-		return
-	}
-	m.inARow.Store(0)
-	m.state.Store(int32(tokensUnverified))
-	t.log.Warn("answers say that prompts have another length than the local tokenizer finds; comparing it with the workers again", "model", m.name)
-	select {
-	case t.wake <- struct{}{}:
-	default:
-	}
-}
-
-// probes are the request shapes in which local ids are compared with the
-// engine's.
-var probes = []struct {
-	shape string
-	kind  tokenize.Kind
-	body  string
-}{
-	{"chat", tokenize.Chat, `{"messages":[{"role":"user","content":"Once upon a time, in 1984."}]}`},
-	{"turns", tokenize.Chat, `{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello!"},{"role":"user","content":"naïve café 日本語 \ud83d\ude00"}]}`},
-	{"parts", tokenize.Chat, `{"messages":[{"role":"user","content":[{"type":"text","text":"part one"},{"type":"text","text":"part two"}]}]}`},
-	{"tools", tokenize.Chat, `{"messages":[{"role":"user","content":"weather?"}],"tools":[{"type":"function","function":{"name":"get","description":"d","parameters":{"type":"object","properties":{"b":{"type":"string"},"a":{"type":"integer"}}}}}]}`},
-	{"completion", tokenize.Completion, `{"prompt":"Once upon a time\n\n  def f(x):\treturn x"}`},
-}
-
-// verify compares m's tokenizer with every ready worker. It reports false if
-// nothing could be judged.
-func (t *tokenizers) verify(ctx context.Context, m *modelTokenizer) bool {
-	agreed := 0
-	for _, base := range t.workers(m.name) {
-		n, shape, err := t.compare(ctx, m, base)
-		switch {
-		case err != nil:
-			t.log.Debug("cannot compare token ids with a worker yet", "model", m.name, "error", err)
-			return false
-		case shape != "":
-			m.state.Store(int32(tokensMismatch))
-			t.log.Warn("the local tokenizer disagrees with the worker; asking workers from now on", "model", m.name, "shape", shape)
-			return true
-		}
-		agreed += n
-	}
-	if agreed == 0 {
-		return false
-	}
-	m.state.Store(int32(tokensVerified))
-	t.log.Info("the local tokenizer agrees with the workers", "model", m.name, "comparisons", agreed)
-	return true
-}
-
-// compare puts the probes to the worker at base: how many agreed, and the shape
-// of the first that didn't.
-func (t *tokenizers) compare(ctx context.Context, m *modelTokenizer, base string) (agreed int, disagrees string, err error) {
-	for _, p := range probes {
-		var local, engine tokenize.Prompts
-		if err := t.remote.Append(ctx, tokenize.Target{URL: base, Model: m.upstream}, &engine, p.kind, []byte(p.body)); err != nil {
-			if status, ok := errors.AsType[*tokenize.StatusError](err); ok && status.Code == http.StatusBadRequest {
-				continue // this template has no such shape
-			}
-			return 0, "", err
-		}
-		if err := m.local.Append(ctx, &local, p.kind, []byte(p.body)); err != nil || !slices.Equal(local.IDs, engine.IDs) {
-			return agreed, p.shape, nil
-		}
-		agreed++
-	}
-	return agreed, "", nil
-}
-
-// judged reports whether every local tokenizer was compared with a worker.
-func (t *tokenizers) judged() bool {
-	for _, m := range t.models {
-		if tokenState(m.state.Load()) == tokensUnverified {
-			return false
-		}
-	}
-	return true
+	return verify.ChatPlain
 }

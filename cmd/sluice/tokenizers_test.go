@@ -5,6 +5,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,173 +19,448 @@ import (
 	"github.com/sluicegate/sluice/scoring/simworker"
 	"github.com/sluicegate/sluice/scoring/simworker/model"
 	"github.com/sluicegate/sluice/scoring/tokenize"
+	"github.com/sluicegate/sluice/scoring/tokenize/verify"
 	"github.com/sluicegate/sluice/tenancy"
 )
+
+// bentTokenizer is an engine's tokenizer that puts one id more before the
+// prompts of bodies that hold a certain text. Without one it is unbent. It takes
+// templates that come with a request.
+type bentTokenizer struct {
+	simworker.Tokenizer
+	where atomic.Pointer[string]
+}
+
+func (b *bentTokenizer) bend(where string) { b.where.Store(&where) }
+
+func (b *bentTokenizer) bent(body []byte) bool {
+	where := b.where.Load()
+	return where != nil && bytes.Contains(body, []byte(*where))
+}
+
+// EncodeChat implements simworker.Tokenizer.
+func (b *bentTokenizer) EncodeChat(body []byte) ([]uint32, error) {
+	if bytes.Contains(body, []byte(`"chat_template":`)) {
+		return []uint32{9}, nil
+	}
+	ids, err := b.Tokenizer.EncodeChat(body)
+	if b.bent(body) {
+		ids = append([]uint32{7}, ids...)
+	}
+	return ids, err
+}
+
+// tokenRig is a worker with the demo model's tokenizer, and tokenizers that know
+// it.
+type tokenRig struct {
+	t      *testing.T
+	engine *bentTokenizer
+	worker *simworker.Worker
+	fleet  *scoring.Fleet
+	id     scoring.WorkerID
+	tokens *tokenizers
+	log    *bytes.Buffer // to be read once Run has returned
+	stop   func()
+}
+
+// demoTokenizer loads the demo model whatever the configuration says.
+func demoTokenizer(_ *ModelConfig, opts tokenize.Options) (*tokenize.Tokenizer, error) {
+	return tokenize.LoadFS(model.FS, opts)
+}
+
+func newTokenRig(t *testing.T, engine simworker.Tokenizer, load tokenizerLoader, change func(*Config)) *tokenRig {
+	t.Helper()
+	r := &tokenRig{t: t, engine: &bentTokenizer{Tokenizer: engine}, log: &bytes.Buffer{}}
+	cfg := simworker.DefaultConfig()
+	cfg.Model = "upstream-name"
+	var err error
+	if r.worker, err = simworker.Start(cfg, r.engine); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.worker.Close() })
+	r.fleet = scoring.NewFleet(scoring.DefaultConfig())
+	r.id, err = r.fleet.Add(time.Now(), scoring.WorkerSpec{Name: "w", Pool: "p", Address: r.worker.URL(), Models: []string{demoModel}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.fleet.SetReady(time.Now(), r.id, true, "")
+	c := DefaultConfig()
+	c.Models = []ModelConfig{{Name: demoModel, Upstream: cfg.Model, BytesPerToken: 3}}
+	c.Tokens.SampleEvery = 0
+	if change != nil {
+		change(&c)
+	}
+	r.tokens, err = newTokenizers(&c, load, newRoster(r.fleet, nil), newLogger(r.log, LogConfig{Level: "info", Format: "text"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); r.tokens.Run(ctx) }()
+	r.stop = func() { cancel(); <-done }
+	t.Cleanup(func() { r.stop(); r.tokens.Close() })
+	return r
+}
+
+// demoEngine is the demo model's tokenizer for a simulated worker.
+func demoEngine(t *testing.T) *simTokenizer {
+	t.Helper()
+	lent, err := tokenize.LoadFS(model.FS, tokenize.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lent.Close() })
+	size, err := vocabularySize(model.FS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &simTokenizer{local: lent, size: size}
+}
+
+func (r *tokenRig) model() *modelTokenizer { return r.tokens.models[demoModel] }
+
+func (r *tokenRig) wait(what string, want tokenState) {
+	r.t.Helper()
+	soon(r.t, what, stackPatience, func() bool { return r.model().state() == want })
+}
+
+// ask tokenises a body as the gateway does, and says where the ids came from.
+func (r *tokenRig) ask(op openai.Operation, body string) (gateway.Tokens, string) {
+	r.t.Helper()
+	var req openai.Request
+	if err := openai.Scan(&req, op, []byte(body)); err != nil {
+		r.t.Fatal(err)
+	}
+	var before [len(tokenSources)]int64
+	for i := range before {
+		before[i] = r.model().used[i].Load()
+	}
+	got := r.tokens.Tokenise(r.t.Context(), nil, &gateway.Model{Name: demoModel, BytesPerToken: 3}, &req, []byte(body))
+	source := ""
+	for i := range before {
+		if r.model().used[i].Load() > before[i] {
+			source += tokenSources[i]
+		}
+	}
+	return got, source
+}
+
+func chatOf(text, more string) string {
+	return fmt.Sprintf(`{"model":"m","messages":[{"role":"user","content":%q}]%s}`, text, more)
+}
 
 // TestTokensFollowTheEngine loads what a configuration may name and holds it
 // against a worker: what agrees is used, what disagrees or isn't there gives way
 // to the worker's own ids, and the log says so.
 func TestTokensFollowTheEngine(t *testing.T) {
-	demo := func() *tokenize.Tokenizer {
-		tok, err := tokenize.LoadFS(model.FS, tokenize.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return tok
-	}
-	lent := demo()
-	defer lent.Close()
-	size, err := vocabularySize(model.FS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	own := &simTokenizer{local: lent, size: size}
+	own := demoEngine(t)
 	for _, c := range []struct {
 		name   string
 		engine simworker.Tokenizer
-		load   func(*ModelConfig) (*tokenize.Tokenizer, error)
+		load   tokenizerLoader
 		state  tokenState
+		source string
 		log    string
 	}{
+		{"agrees", own, demoTokenizer, tokensVerified, "local", "the local tokenizer agrees with the worker"},
+		{"disagrees", simworker.NewByteTokenizer(), demoTokenizer, tokensMismatch, "worker", "the local tokenizer disagrees with the worker"},
 		{
-			"agrees", own,
-			func(*ModelConfig) (*tokenize.Tokenizer, error) { return demo(), nil },
-			tokensVerified, "",
+			"none configured", own, func(*ModelConfig, tokenize.Options) (*tokenize.Tokenizer, error) { return nil, nil },
+			tokensRemote, "worker", "no tokenizer configured: token ids come from the workers' /tokenize",
 		}, {
-			"disagrees", simworker.NewByteTokenizer(),
-			func(*ModelConfig) (*tokenize.Tokenizer, error) { return demo(), nil },
-			tokensMismatch, "the local tokenizer disagrees with the worker",
-		}, {
-			"none configured", own,
-			func(*ModelConfig) (*tokenize.Tokenizer, error) { return nil, nil },
-			tokensRemote, "no tokenizer configured: token ids come from the workers' /tokenize",
-		}, {
-			"none built in", own,
-			func(*ModelConfig) (*tokenize.Tokenizer, error) { return nil, tokenize.ErrNoNative },
-			tokensRemote, "this build has no native tokenizers: token ids come from the workers' /tokenize",
+			"none built in", own, func(*ModelConfig, tokenize.Options) (*tokenize.Tokenizer, error) { return nil, tokenize.ErrNoNative },
+			tokensRemote, "worker", "this build has no native tokenizers: token ids come from the workers' /tokenize",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			cfg := simworker.DefaultConfig()
-			cfg.Model = "upstream-name"
-			worker, err := simworker.Start(cfg, c.engine)
+			r := newTokenRig(t, c.engine, c.load, nil)
+			r.wait("a verdict", c.state)
+			body := chatOf("Tell me about rivers.", "")
+			want, err := c.engine.EncodeChat([]byte(body))
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer worker.Close()
-			fleet := scoring.NewFleet(scoring.DefaultConfig())
-			id, err := fleet.Add(time.Now(), scoring.WorkerSpec{Name: "w", Pool: "p", Address: worker.URL(), Models: []string{demoModel}})
-			if err != nil {
-				t.Fatal(err)
+			got, source := r.ask(openai.Chat, body)
+			if !slices.Equal(got.IDs, want) || got.Count != len(want) || !got.Exact || source != c.source {
+				t.Errorf("got %+v from %s, want the engine's %v from %s", got, source, want, c.source)
 			}
-			var out bytes.Buffer
-			log := newLogger(&out, LogConfig{Level: "info", Format: "text"})
-			tokens, err := newTokenizers([]ModelConfig{{Name: demoModel, Upstream: cfg.Model}}, c.load, fleet, log)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer tokens.Close()
-			fleet.SetReady(time.Now(), id, true, "")
-			if !tokens.judge(t.Context()) {
-				t.Fatal("nothing could be judged")
-			}
-			if got := tokenState(tokens.models[demoModel].state.Load()); got != c.state {
-				t.Errorf("the state is %v, want %v", got, c.state)
-			}
-			if !strings.Contains(out.String(), c.log) {
-				t.Errorf("the log lacks %q:\n%s", c.log, out.String())
-			}
-			body := []byte(`{"model":"demo-chat","messages":[{"role":"user","content":"Tell me about rivers."}]}`)
-			want, err := c.engine.EncodeChat(body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := tokens.Tokenise(t.Context(), nil, &gateway.Model{Name: demoModel}, &openai.Request{Operation: openai.Chat}, body)
-			if !slices.Equal(got.IDs, want) || got.Count != len(want) || !got.Exact {
-				t.Errorf("got %+v, want the engine's %v", got, want)
+			r.stop()
+			if !strings.Contains(r.log.String(), c.log) {
+				t.Errorf("the log lacks %q:\n%s", c.log, r.log.String())
 			}
 		})
 	}
 }
 
+// TestOneShapeGoesToTheWorkers: an engine that prints tools in another way is
+// asked about requests with tools, and about no others.
+func TestOneShapeGoesToTheWorkers(t *testing.T) {
+	own := demoEngine(t)
+	r := newTokenRig(t, own, demoTokenizer, nil)
+	r.wait("a verdict", tokensVerified)
+	r.engine.bend(`"tools"`)
+	r.fleet.SetReady(time.Now(), r.id, false, "restarting")
+	soon(t, "the roster to see it leave", stackPatience, func() bool { return len(r.tokens.roster.ready(demoModel)) == 0 })
+	r.fleet.SetReady(time.Now(), r.id, true, "")
+	soon(t, "a new verdict", stackPatience, func() bool {
+		return !r.model().checker.Trusts(verify.ChatTools) && !r.model().checker.Trusts(verify.ChatToolCalls)
+	})
+	if _, source := r.ask(openai.Chat, chatOf("hi", "")); source != "local" {
+		t.Errorf("a plain request went to %s", source)
+	}
+	const tools = `,"tools":[{"type":"function","function":{"name":"f"}}]`
+	got, source := r.ask(openai.Chat, chatOf("hi", tools))
+	if source != "worker" || !got.Exact || got.IDs[0] != 7 {
+		t.Errorf("a request with tools got %+v from %s, want the engine's own ids", got, source)
+	}
+	page := r.tokens.pages()[demoModel]
+	if page.State != "partial" || page.Requests["worker"] != 1 || page.Requests["local"] != 1 {
+		t.Errorf("the page says %+v", page)
+	}
+	for _, s := range page.Shapes {
+		if bad := s.Shape == "chat-tools" || s.Shape == "chat-tool-calls"; bad != (s.State == "mismatch") || bad != (s.Last != nil) {
+			t.Errorf("the page says %+v", s)
+		}
+	}
+}
+
+// TestLiveRequestsAreSampled: what no probe shows, a request does, and from then
+// on such requests get the engine's ids.
+func TestLiveRequestsAreSampled(t *testing.T) {
+	r := newTokenRig(t, demoEngine(t), demoTokenizer, func(c *Config) { c.Tokens.SampleEvery = 1 })
+	r.engine.bend("rare word")
+	r.wait("a verdict", tokensVerified)
+	if _, source := r.ask(openai.Chat, chatOf("a rare word", "")); source != "local" {
+		t.Fatalf("the first one went to %s", source)
+	}
+	r.wait("the sample to be judged", tokensPartial)
+	got, source := r.ask(openai.Chat, chatOf("a rare word", ""))
+	if source != "worker" || got.IDs[0] != 7 {
+		t.Errorf("after that it got %+v from %s", got, source)
+	}
+	r.stop()
+	if strings.Contains(r.log.String(), "rare") {
+		t.Errorf("the log quotes a request:\n%s", r.log.String())
+	}
+}
+
 // TestAnswersPutATokenizerInDoubt swaps the engine's tokenizer behind the
 // gateway's back: three answers with another prompt length have it compared
-// again and set aside. Answers that agree in between, or too few that don't,
-// change nothing.
+// again and set aside.
 func TestAnswersPutATokenizerInDoubt(t *testing.T) {
-	engine := &swappedTokenizer{Tokenizer: simworker.NewByteTokenizer()}
-	lent, err := tokenize.LoadFS(model.FS, tokenize.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lent.Close()
-	engine.first = &simTokenizer{local: lent, size: 4096}
-	cfg := simworker.DefaultConfig()
-	cfg.Model = demoModel
-	worker, err := simworker.Start(cfg, engine)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer worker.Close()
-	fleet := scoring.NewFleet(scoring.DefaultConfig())
-	id, err := fleet.Add(time.Now(), scoring.WorkerSpec{Name: "w", Pool: "p", Address: worker.URL(), Models: []string{demoModel}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	fleet.SetReady(time.Now(), id, true, "")
-	tokens, err := newTokenizers([]ModelConfig{{Name: demoModel, Upstream: demoModel}}, func(*ModelConfig) (*tokenize.Tokenizer, error) {
-		return tokenize.LoadFS(model.FS, tokenize.Options{})
-	}, fleet, newLogger(&bytes.Buffer{}, LogConfig{Level: "info", Format: "text"}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tokens.Close()
-	done := make(chan struct{})
-	ctx, stop := context.WithCancel(t.Context())
-	go func() { defer close(done); tokens.Run(ctx) }()
-	defer func() { stop(); <-done }()
-	state := func() tokenState { return tokenState(tokens.models[demoModel].state.Load()) }
-	soon(t, "the tokenizer to be verified", stackPatience, func() bool { return state() == tokensVerified })
-
+	r := newTokenRig(t, demoEngine(t), demoTokenizer, nil)
+	r.wait("a verdict", tokensVerified)
 	answer := func(engine int64) {
-		tokens.observe(&gateway.Summary{Tokens: gateway.Tokens{Count: 10, Exact: true}, Row: &tenancy.Row{
+		r.tokens.observe(&gateway.Summary{Tokens: gateway.Tokens{Count: 10, Exact: true}, Row: &tenancy.Row{
 			Model: demoModel, Outcome: tenancy.OutcomeCompleted, InputTokens: engine, Start: time.Now(),
 		}})
 	}
-	engine.swapped.Store(true)
-	for _, n := range []int64{11, 11, 10, 11, 11, 10} {
+	r.engine.bend("messages")
+	for _, n := range []int64{11, 11, 10, 11, 11, 10, 11, 11} {
 		answer(n)
 	}
-	if state() != tokensVerified {
-		t.Fatalf("the state is %v after two in a row", state())
+	if s := r.model().state(); s != tokensVerified {
+		t.Fatalf("the state is %v after two in a row", s)
 	}
-	for range doubtAfter {
-		answer(11)
-	}
-	soon(t, "the tokenizer to be set aside", stackPatience, func() bool { return state() == tokensMismatch })
-	if n := tokens.models[demoModel].disagreed.Load(); n != 7 {
+	answer(11)
+	r.wait("the tokenizer to be set aside", tokensPartial)
+	if n := r.model().checker.Status().Disagreements; n != 7 {
 		t.Errorf("%d disagreements were counted, want 7", n)
 	}
 }
 
-// swappedTokenizer is an engine's tokenizer that becomes another one.
-type swappedTokenizer struct {
-	simworker.Tokenizer
-	first   simworker.Tokenizer
-	swapped atomic.Bool
-}
-
-func (s *swappedTokenizer) now() simworker.Tokenizer {
-	if s.swapped.Load() {
-		return s.Tokenizer
+// TestWhatIsAskedOfWhom goes through the kinds of bodies.
+func TestWhatIsAskedOfWhom(t *testing.T) {
+	r := newTokenRig(t, demoEngine(t), demoTokenizer, nil)
+	r.wait("a verdict", tokensVerified)
+	one, _ := r.ask(openai.Completion, `{"model":"m","prompt":"once"}`)
+	long, _ := r.ask(openai.Completion, `{"model":"m","prompt":"once upon a time there was"}`)
+	got, source := r.ask(openai.Completion, `{"model":"m","prompt":["once","once upon a time there was","once"]}`)
+	if source != "local" || !slices.Equal(got.IDs, long.IDs) || got.Count != long.Count+2*one.Count || !got.Exact {
+		t.Errorf("three texts got %+v from %s, want the longest one's %v and the count of all", got, source, long.IDs)
 	}
-	return s.first
+	got, source = r.ask(openai.Completion, `{"model":"m","prompt":[5,6,7]}`)
+	if source != "client" || !slices.Equal(got.IDs, []uint32{5, 6, 7}) || got.Count != 3 || !got.Exact {
+		t.Errorf("ids got %+v from %s", got, source)
+	}
+	got, source = r.ask(openai.Completion, `{"model":"m","prompt":[[5],[6,7],[8,9]]}`)
+	if source != "client" || !slices.Equal(got.IDs, []uint32{6, 7}) || got.Count != 5 || !got.Exact {
+		t.Errorf("lists of ids got %+v from %s", got, source)
+	}
+	// Nobody here computes the ids of a request with its own template; a worker may.
+	if got, source = r.ask(openai.Chat, chatOf("hi", `,"chat_template":"{{ messages }}"`)); source != "worker" || !got.Exact {
+		t.Errorf("a request with a template got %+v from %s", got, source)
+	}
+	// /tokenize does not know of truncation, and an invalid body has no ids.
+	for more, count := range map[string]int{`,"truncate_prompt_tokens":5`: 1, `,"tools":[{"type":"x"}]`: 5} {
+		if got, source = r.ask(openai.Chat, chatOf("hi", more)); source != "estimate" || got.IDs != nil || got.Count != count || got.Exact {
+			t.Errorf("%s got %+v from %s, want an estimate", more, got, source)
+		}
+	}
+	calls := r.tokens.remoteWorkers()["w"]
+	if calls.Answered == 0 || calls.Breaker != "closed" {
+		t.Errorf("the worker's state is %+v", calls)
+	}
 }
 
-// EncodeChat implements simworker.Tokenizer.
-func (s *swappedTokenizer) EncodeChat(body []byte) ([]uint32, error) { return s.now().EncodeChat(body) }
+// TestWorkerThatFailsIsNotWaitedFor: its /tokenize is left alone after a few
+// failures, and requests go on with an estimate by what answers taught.
+func TestWorkerThatFailsIsNotWaitedFor(t *testing.T) {
+	r := newTokenRig(t, demoEngine(t), func(*ModelConfig, tokenize.Options) (*tokenize.Tokenizer, error) { return nil, nil }, nil)
+	if err := r.worker.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2000 {
+		r.tokens.observe(&gateway.Summary{TextBytes: 100, PlainText: true, Row: &tenancy.Row{
+			Model: demoModel, Outcome: tenancy.OutcomeCompleted, InputTokens: 20,
+		}})
+	}
+	body := chatOf(strings.Repeat("x", 1000), "")
+	for range 10 {
+		if got, source := r.ask(openai.Chat, body); source != "estimate" || got.Count < 195 || got.Count > 205 || got.Exact {
+			t.Fatalf("got %+v from %s, want an estimate of 200", got, source)
+		}
+	}
+	if w := r.tokens.remoteWorkers()["w"]; w.Breaker != "open" || w.Failed != 5 || w.Broken != 5 {
+		t.Errorf("the worker's state is %+v, want 5 failures and 5 requests that did not ask", w)
+	}
+}
 
-// EncodeCompletion implements simworker.Tokenizer.
-func (s *swappedTokenizer) EncodeCompletion(body []byte) ([][]uint32, error) {
-	return s.now().EncodeCompletion(body)
+// TestModelsShareATokenizer: a base model and its adapter name the same files.
+func TestModelsShareATokenizer(t *testing.T) {
+	loads := 0
+	c := DefaultConfig()
+	c.Models = []ModelConfig{
+		{Name: "base", Tokenizer: "a", BytesPerToken: 3}, {Name: "adapter", Tokenizer: "a", BytesPerToken: 3},
+		{Name: "other", Tokenizer: "a", TemplateKwargs: `{"x":1}`, BytesPerToken: 3},
+	}
+	tokens, err := newTokenizers(&c, func(m *ModelConfig, opts tokenize.Options) (*tokenize.Tokenizer, error) {
+		loads++
+		return demoTokenizer(m, opts)
+	}, newRoster(scoring.NewFleet(scoring.DefaultConfig()), nil), newLogger(&bytes.Buffer{}, LogConfig{Level: "info", Format: "text"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tokens.Close()
+	m := tokens.models
+	if loads != 2 || m["base"].local != m["adapter"].local || m["base"].local == m["other"].local || m["base"].checker == m["adapter"].checker {
+		t.Errorf("%d tokenizers were loaded, want one for both and one for the other", loads)
+	}
+	_, err = newTokenizers(&c, func(*ModelConfig, tokenize.Options) (*tokenize.Tokenizer, error) { return nil, errors.New("broken") },
+		newRoster(scoring.NewFleet(scoring.DefaultConfig()), nil), newLogger(&bytes.Buffer{}, LogConfig{Level: "info", Format: "text"}))
+	if err == nil || !strings.Contains(err.Error(), `cannot load the tokenizer of model "base"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRosterTellsIncarnationsApart(t *testing.T) {
+	fleet := scoring.NewFleet(scoring.DefaultConfig())
+	now := time.Now()
+	id, err := fleet.Add(now, scoring.WorkerSpec{Name: "w", Pool: "p", Address: "http://w", Models: []string{"m", "alias"}, Adapters: []string{"lora"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRoster(fleet, map[string]string{"p": "key"})
+	list := func() []rosterEntry {
+		now = now.Add(time.Second)
+		r.mu.Lock()
+		r.make(now)
+		r.mu.Unlock()
+		for _, name := range []string{"alias", "lora"} {
+			if !slices.Equal(r.byModel[name], r.byModel["m"]) {
+				t.Errorf("%s has %v, the model %v", name, r.byModel[name], r.byModel["m"])
+			}
+		}
+		return r.byModel["m"]
+	}
+	if got := list(); got != nil {
+		t.Errorf("a worker that is not ready is listed: %v", got)
+	}
+	fleet.SetReady(now, id, true, "")
+	first := list()
+	if len(first) != 1 || first[0].name != "w" || first[0].target("u") != (tokenize.Target{URL: "http://w", Model: "u", APIKey: "key"}) {
+		t.Fatalf("the list is %+v", first)
+	}
+	if again := list(); again[0].incarnation != first[0].incarnation {
+		t.Error("a worker that stayed is taken for another one")
+	}
+	fleet.SetReady(now, id, false, "down")
+	list()
+	fleet.SetReady(now, id, true, "")
+	if back := list(); back[0].incarnation == first[0].incarnation {
+		t.Error("a worker that was away is taken for the same one")
+	}
+	fleet.Remove(id)
+	if list(); len(r.seen) != 0 {
+		t.Errorf("%d workers are remembered, want none", len(r.seen))
+	}
+}
+
+func TestTokenRatio(t *testing.T) {
+	var r tokenRatio
+	r.start(3)
+	if got := r.bytesPerToken(); got != 3 {
+		t.Errorf("the ratio is %v before anything is learned, want 3", got)
+	}
+	r.learn(0, 5)
+	r.learn(5, 0)
+	if got := r.bytesPerToken(); got != 3 {
+		t.Errorf("the ratio is %v after answers that say nothing, want 3", got)
+	}
+	for range 2000 {
+		r.learn(450, 100)
+	}
+	if got := r.bytesPerToken(); got < 4.49 || got > 4.51 {
+		t.Errorf("the ratio is %v, want 4.5", got)
+	}
+	for range 3000 {
+		r.learn(1<<20, 1)
+	}
+	if got := r.bytesPerToken(); got != 12 {
+		t.Errorf("the ratio is %v, want no more than 12", got)
+	}
+	for range 6000 {
+		r.learn(1, 1<<20)
+	}
+	if got := r.bytesPerToken(); got != 0.75 {
+		t.Errorf("the ratio is %v, want no less than 0.75", got)
+	}
+}
+
+func TestShapeOf(t *testing.T) {
+	const user, system = `{"role":"user","content":"a"}`, `{"role":"system","content":"a"}`
+	const parts = `{"role":"user","content":[{"type":"text","text":"a"}]}`
+	const call = `{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}`
+	const tools = `,"tools":[{"type":"function","function":{"name":"f"}}]`
+	for _, c := range []struct {
+		messages, more string
+		want           verify.Shape
+	}{
+		{user, "", verify.ChatPlain},
+		{system + "," + user, "", verify.ChatSystem},
+		{system + "," + user + "," + user, "", verify.ChatTurns},
+		{system + "," + user + "," + parts, "", verify.ChatParts},
+		{parts, tools, verify.ChatTools},
+		{user + "," + call, tools, verify.ChatToolCalls},
+		{user + "," + call, tools + `,"chat_template_kwargs":{"a":1}`, verify.ChatKwargs},
+		{user, tools + `,"reasoning_effort":"low","add_generation_prompt":false`, verify.ChatContinue},
+	} {
+		var req openai.Request
+		body := `{"model":"m","messages":[` + c.messages + `]` + c.more + `}`
+		if err := openai.Scan(&req, openai.Chat, []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+		if got := shapeOf(&req); got != c.want {
+			t.Errorf("%s is %v, want %v", body, got, c.want)
+		}
+	}
+	for prompt, want := range map[string]verify.Shape{`"a"`: verify.CompletionText, `["a"]`: verify.CompletionText, `["a","b"]`: verify.CompletionTexts} {
+		var req openai.Request
+		if err := openai.Scan(&req, openai.Completion, []byte(`{"model":"m","prompt":`+prompt+`}`)); err != nil {
+			t.Fatal(err)
+		}
+		if got := shapeOf(&req); got != want {
+			t.Errorf("%s is %v, want %v", prompt, got, want)
+		}
+	}
 }
