@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -160,17 +162,36 @@ func runSimulate(out io.Writer, f *simulateFlags) error {
 		Workload: plan.Name, Requests: len(plan.Requests), Workers: cfg.Workers, Seed: cfg.Seed,
 		Objective: float64(cfg.Objective) / float64(time.Millisecond),
 	}
-	for _, s := range strategies {
-		r, err := simulate.Run(cfg, plan, s)
-		if err != nil {
-			return err
-		}
-		report.Results = append(report.Results, r)
+	if report.Results, err = runAll(cfg, plan, strategies); err != nil {
+		return err
 	}
 	if f.format == "json" {
 		return report.WriteJSON(out)
 	}
 	return report.WriteTable(out)
+}
+
+// runAll runs the strategies, as many at once as there are processors. Runs share nothing that they change,
+// so the results do not depend on it.
+func runAll(cfg *simulate.Config, plan *simulate.Plan, strategies []simulate.Strategy) ([]*simulate.Result, error) {
+	results := make([]*simulate.Result, len(strategies))
+	errs := make([]error, len(strategies))
+	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+	var all sync.WaitGroup
+	for i, s := range strategies {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			results[i], errs[i] = simulate.Run(cfg, plan, s)
+		})
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, err // all fail alike: of the configuration or the plan
+		}
+	}
+	return results, nil
 }
 
 func (f *simulateFlags) chosen() ([]simulate.Strategy, error) {

@@ -28,9 +28,9 @@ func newFork(m *sim) *fork {
 	return f
 }
 
-// firstToken adds p to worker w and runs until its first token. It returns when
-// that comes, and what p finds cached.
-func (f *fork) firstToken(w int, p *engine.Prepared) (at time.Duration, cached int) {
+// firstToken adds p to worker w, runs until its first token and returns when that
+// comes.
+func (f *fork) firstToken(w int, p *engine.Prepared) time.Duration {
 	id, err := f.engines[w].AddPrepared(epoch.Add(f.now), p)
 	if err != nil {
 		panic("BUG: an engine refuses a request that it prepared: " + err.Error())
@@ -48,7 +48,7 @@ func (f *fork) firstToken(w int, p *engine.Prepared) (at time.Duration, cached i
 		f.now = at
 		for _, out := range f.engines[next].End(epoch.Add(at)).Outputs {
 			if next == w && out.ID == id {
-				return at, out.Cached
+				return at
 			}
 		}
 		f.begin(next)

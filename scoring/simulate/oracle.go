@@ -1,7 +1,6 @@
 package simulate
 
 import (
-	"math"
 	"time"
 
 	"github.com/sluicegate/sluice/scoring/simworker/engine"
@@ -10,19 +9,22 @@ import (
 // oracle chooses workers by what the simulation knows and a router can't: the
 // engines' queues, caches and steps, and how long each answer under way is. It
 // knows no request that has not arrived.
+//
+// It takes the least true TTFT. That is the best for the request itself and not
+// for all: it neither weighs what the request delays and evicts, nor what its
+// blocks are worth later. So it is a yardstick and no bound.
 type oracle struct {
 	sim  *sim
-	kind oracleKind
 	// ahead are the engines as they will be; nil with shared cores, where no
 	// engine can be told alone.
 	ahead []*engine.Ahead
-	cost  []float64 // scratch
+	ttft  []time.Duration // scratch
+	best  []int           // scratch
 	drawn uint64
-	best  []int // scratch
 }
 
-func newOracle(m *sim, kind oracleKind) (*oracle, error) {
-	o := &oracle{sim: m, kind: kind, cost: make([]float64, len(m.nodes))}
+func newOracle(m *sim) (*oracle, error) {
+	o := &oracle{sim: m, ttft: make([]time.Duration, len(m.nodes))}
 	if m.cores.limit > 0 {
 		return o, nil
 	}
@@ -36,17 +38,17 @@ func newOracle(m *sim, kind oracleKind) (*oracle, error) {
 	return o, nil
 }
 
-// choose returns the worker that costs least, by chance among equals.
+// choose returns the worker on which the first token of p comes soonest, by
+// chance among equals.
 func (o *oracle) choose(p *engine.Prepared) int {
-	least := math.Inf(1)
-	for w := range o.cost {
-		at, _ := o.firstToken(w, p)
-		o.cost[w] = float64(at)
-		least = min(least, o.cost[w])
+	least := never
+	for w := range o.ttft {
+		o.ttft[w] = o.firstToken(w, p)
+		least = min(least, o.ttft[w])
 	}
 	o.best = o.best[:0]
-	for w, c := range o.cost {
-		if c == least {
+	for w, t := range o.ttft {
+		if t == least {
 			o.best = append(o.best, w)
 		}
 	}
@@ -65,14 +67,14 @@ func (o *oracle) sent(w int, p *engine.Prepared) {
 }
 
 // firstToken is when the first token of p comes if it is sent to worker w now
-// and nothing is sent after it, and what it finds cached.
-func (o *oracle) firstToken(w int, p *engine.Prepared) (at time.Duration, cached int) {
+// and nothing is sent after it.
+func (o *oracle) firstToken(w int, p *engine.Prepared) time.Duration {
 	if o.ahead == nil {
 		return newFork(o.sim).firstToken(w, p)
 	}
-	t, cached, err := o.ahead[w].FirstToken(o.sim.clock(), p)
+	at, err := o.ahead[w].FirstToken(o.sim.clock(), p)
 	if err != nil {
 		panic("BUG: an engine refuses a request that it prepared: " + err.Error())
 	}
-	return t.Sub(epoch), cached
+	return at.Sub(epoch)
 }

@@ -111,9 +111,9 @@ func newSim(cfg *Config, plan *Plan, s Strategy) (*sim, error) {
 		m.nodes = append(m.nodes, &node{id: id, eng: eng, calls: make(map[engine.ID]*call)})
 		m.ids = append(m.ids, id)
 	}
-	if s.oracle != noOracle {
+	if s.oracle {
 		var err error
-		if m.oracle, err = newOracle(m, s.oracle); err != nil {
+		if m.oracle, err = newOracle(m); err != nil {
 			return nil, err
 		}
 	}

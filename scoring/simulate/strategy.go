@@ -8,35 +8,25 @@ import (
 	"github.com/sluicegate/sluice/scoring"
 )
 
-// Strategy is how a worker is chosen: one of the live router's own, or an
+// Strategy is how a worker is chosen: one of the live router's own, or the
 // oracle.
 type Strategy struct {
-	// live is the router's strategy; an oracle's choice is forced upon it.
+	// live is the router's strategy; the oracle's choice is forced upon it.
 	live   scoring.Strategy
-	oracle oracleKind
+	oracle bool
 }
-
-// oracleKind tells the oracles apart.
-type oracleKind uint8
-
-const (
-	noOracle oracleKind = iota
-	// greedy takes the least true TTFT.
-	greedy
-)
 
 // Strategies returns all strategies in the order in which they are reported.
 func Strategies() []Strategy {
 	return []Strategy{
 		{live: scoring.StrategyTTFT}, {live: scoring.StrategyRandom}, {live: scoring.StrategyRoundRobin},
-		{live: scoring.StrategyLeastLoaded}, {live: scoring.StrategyPrefixOnly}, {oracle: greedy},
+		{live: scoring.StrategyLeastLoaded}, {live: scoring.StrategyPrefixOnly}, {oracle: true},
 	}
 }
 
 // String returns the strategy's name.
 func (s Strategy) String() string {
-	switch s.oracle {
-	case greedy:
+	if s.oracle {
 		return "oracle"
 	}
 	return s.live.String()

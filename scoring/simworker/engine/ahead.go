@@ -83,37 +83,36 @@ func later(a, b time.Time) time.Time {
 }
 
 // FirstToken returns when the first token of a request that arrives now would
-// come, if no request arrived after it, and how many of its tokens would be
-// found in the cache. now must not be before an earlier call's. It fails as
-// Add does, and changes nothing that Add would notice.
-func (a *Ahead) FirstToken(now time.Time, p *Prepared) (at time.Time, cached int, err error) {
+// come, if no request arrived after it. now must not be before an earlier
+// call's. It fails as Add does, and changes nothing that Add would notice.
+func (a *Ahead) FirstToken(now time.Time, p *Prepared) (time.Time, error) {
 	a.advance(now)
 	if err := a.eng.accepts(p); err != nil {
-		return time.Time{}, 0, err
+		return time.Time{}, err
 	}
-	if at, cached, ok := a.work(now, p); ok {
-		return at, cached, nil
+	if at, ok := a.work(now, p); ok {
+		return at, nil
 	}
 	return a.rehearse(now, p)
 }
 
 // rehearse finds the first token by running a copy of the engine.
-func (a *Ahead) rehearse(now time.Time, p *Prepared) (at time.Time, cached int, err error) {
+func (a *Ahead) rehearse(now time.Time, p *Prepared) (time.Time, error) {
 	b := &Ahead{eng: a.eng.Clone(), begun: a.begun, ends: a.ends}
 	id, err := b.eng.AddPrepared(now, p)
 	if err != nil {
-		return time.Time{}, 0, err
+		return time.Time{}, err
 	}
 	b.join(now)
 	for b.eng.stepped {
 		for _, o := range b.eng.End(b.ends).Outputs {
 			if o.ID == id {
-				return b.ends, o.Cached, nil
+				return b.ends, nil
 			}
 		}
 		b.begin(b.ends)
 	}
-	return time.Time{}, 0, errors.New("engine: a request that runs alone never gets a token")
+	return time.Time{}, errors.New("engine: a request that runs alone never gets a token")
 }
 
 // decoder is a running sequence that will only draw tokens: one in each of the
@@ -127,7 +126,7 @@ type decoder struct {
 // All others are past their prompt by the end of the step that p can join, so
 // all there is to know is how many of them are left in each step. It gives up,
 // and says so, where blocks may run out.
-func (a *Ahead) work(now time.Time, p *Prepared) (at time.Time, cached int, ok bool) {
+func (a *Ahead) work(now time.Time, p *Prepared) (at time.Time, ok bool) {
 	e := a.eng
 	budget, at := e.cfg.BatchTokens, later(now, a.ends)
 	jitter, factor := e.jitter, 1.0
@@ -142,25 +141,24 @@ func (a *Ahead) work(now time.Time, p *Prepared) (at time.Time, cached int, ok b
 	hits := e.pool.lookup(e.hits[:0], p.hashes[:min((len(p.tokens)-1)/e.cfg.BlockSize, len(p.hashes))])
 	e.hits = hits
 	free := e.pool.free - e.pool.freeAmong(hits)
-	cached = len(hits) * e.cfg.BlockSize
 	held := len(hits)
-	for done := cached; ; {
+	for done := held * e.cfg.BlockSize; ; {
 		n := min(len(p.tokens)-done, budget)
 		need := e.blocksFor(done+n) - held
 		if n <= 0 || need > free {
-			return at, 0, false
+			return at, false
 		}
 		held, free = held+need, free-need
 		l.prefill += n
 		l.pairs += int64(n)*int64(done) + int64(n)*int64(n)/2
 		at = at.Add(e.duration(l, factor))
 		if done += n; done == len(p.tokens) {
-			return at, cached, true
+			return at, true
 		}
 		l = load{}
 		others, free = drawAll(others, &l, free, e.cfg.BlockSize)
 		if free < 0 {
-			return at, 0, false
+			return at, false
 		}
 		budget = e.cfg.BatchTokens - l.decode
 		factor = e.nextFactor(&jitter)

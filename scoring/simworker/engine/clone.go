@@ -1,9 +1,6 @@
 package engine
 
-import (
-	"maps"
-	"slices"
-)
+import "slices"
 
 // Clone returns an engine in the same state, which goes on independently. Both
 // share only memory that neither writes to. It may be called while a step is
@@ -46,7 +43,7 @@ func (s *sequence) clone() *sequence {
 func (p *pool) clone() *pool {
 	c := *p
 	c.blocks = slices.Clone(p.blocks)
-	c.cached = maps.Clone(p.cached)
+	c.cached.slots = slices.Clone(p.cached.slots)
 	c.events = slices.Clone(p.events)
 	return &c
 }

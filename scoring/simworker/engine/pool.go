@@ -15,8 +15,8 @@ type pool struct {
 	front  int32 // first free block, or none
 	back   int32
 	free   int
-	cached map[Hash]int32 // first of the blocks with this content
-	named  int            // blocks with content
+	cached names // first of the blocks with each content
+	named  int   // blocks with content
 	events []Event
 }
 
@@ -32,7 +32,7 @@ type block struct {
 
 // newPool returns a pool of n usable blocks, all free and without content.
 func newPool(n int) *pool {
-	p := &pool{blocks: make([]block, n), front: none, back: none, cached: make(map[Hash]int32)}
+	p := &pool{blocks: make([]block, n), front: none, back: none, cached: newNames(n)}
 	for i := range p.blocks {
 		p.blocks[i].twin = none
 		p.pushBack(int32(i))
@@ -86,11 +86,11 @@ func (p *pool) unlink(i int32) {
 // the first miss. They are not taken.
 func (p *pool) lookup(dst []int32, hashes []Hash) []int32 {
 	for i := range hashes {
-		b, ok := p.cached[hashes[i]]
+		slot, ok := p.cached.find(p.blocks, &hashes[i])
 		if !ok {
 			break
 		}
-		dst = append(dst, b)
+		dst = append(dst, p.cached.slots[slot])
 	}
 	return dst
 }
@@ -138,11 +138,15 @@ func (p *pool) evict(i int32) {
 	if !b.hasHash {
 		return
 	}
-	if head := p.cached[b.hash]; head == i {
+	slot, ok := p.cached.find(p.blocks, &b.hash)
+	if !ok {
+		panic("BUG: a block has content that cannot be found")
+	}
+	if head := p.cached.slots[slot]; head == i {
 		if b.twin == none {
-			delete(p.cached, b.hash)
+			p.cached.remove(p.blocks, slot)
 		} else {
-			p.cached[b.hash] = b.twin
+			p.cached.slots[slot] = b.twin
 		}
 	} else {
 		for p.blocks[head].twin != i {
@@ -166,11 +170,12 @@ func (p *pool) store(blocks []int32, hashes []Hash, from, to int) {
 		}
 		b.hash, b.hasHash, b.twin = hashes[k], true, none
 		p.named++
-		head, ok := p.cached[b.hash]
+		slot, ok := p.cached.find(p.blocks, &b.hash)
 		if !ok {
-			p.cached[b.hash] = i
+			p.cached.slots[slot] = i
 			continue
 		}
+		head := p.cached.slots[slot]
 		b.twin, p.blocks[head].twin = p.blocks[head].twin, i
 	}
 }
@@ -201,7 +206,7 @@ func (p *pool) reset() bool {
 	for i := range p.blocks {
 		p.blocks[i].hasHash, p.blocks[i].twin = false, none
 	}
-	clear(p.cached)
+	p.cached.clear()
 	p.named = 0
 	p.events = append(p.events, Event{Kind: Cleared})
 	return true
