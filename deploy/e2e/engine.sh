@@ -1,32 +1,17 @@
 #!/usr/bin/env bash
 # engine.sh: run the gateway before two real vLLM workers on CPU and check it from outside.
 #
-# ENGINE_SCRIPTS is a folder with the scripts that install and run a worker: install.sh, fetch-tokenizer.sh,
-# mkmodel.py and serve.sh (default: ../shared/engine beside this repository). What they make is kept under
-# .cache: a virtual environment with vLLM (6 GB; ENGINE_VENV names another) and a small random model
-# (ENGINE_MODEL names another). The OpenAI SDK gets an environment of its own. ENGINE_WORKERS takes two
-# workers that run already, as "PORT=PID PORT=PID"; the last check ends the first of them.
+# workers.sh says where the workers come from (ENGINE_SCRIPTS, ENGINE_VENV, ENGINE_MODEL, ENGINE_WORKERS). The
+# OpenAI SDK gets a virtual environment of its own. The last check ends the first worker.
 #
 # Takes about five minutes, two cores and 10 GB of memory once vLLM is installed; ends all it started.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
-cache=$root/.cache/engine
-scripts=${ENGINE_SCRIPTS:-$root/../shared/engine}
-model=${ENGINE_MODEL:-$cache/model}
 sluice=$root/bin/sluice
 [ -x "$sluice" ] || { echo "$sluice is missing: run make build first" >&2; exit 1; }
-[ -x "$scripts/serve.sh" ] || { echo "no serve.sh in $scripts: set ENGINE_SCRIPTS to the folder that has it" >&2; exit 1; }
-export ENGINE_VENV=${ENGINE_VENV:-$cache/venv}
-mkdir -p "$cache"
-if [ ! -x "$ENGINE_VENV/bin/vllm" ]; then
-  echo "installing vLLM into $ENGINE_VENV (once)"
-  "$scripts/install.sh" "$ENGINE_VENV" >"$cache/install.log" 2>&1 || { tail -n 20 "$cache/install.log" >&2; exit 1; }
-fi
-if [ ! -f "$model/tokenizer.json" ]; then
-  "$scripts/fetch-tokenizer.sh" qwen3 "$cache/tokenizer" >/dev/null
-  "$ENGINE_VENV/bin/python" "$scripts/mkmodel.py" "$cache/tokenizer" "$model"
-fi
+. "$root/deploy/e2e/workers.sh"
+install_engine
 
 sdk=$root/.cache/openai
 if [ ! -x "$sdk/bin/python" ]; then
@@ -35,45 +20,19 @@ if [ ! -x "$sdk/bin/python" ]; then
 fi
 
 work=$(mktemp -d)
-pids=()
 cleanup() {
   status=$?
-  for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
-  for pid in "${pids[@]}"; do wait "$pid" 2>/dev/null || true; done
+  end_all
   if [ "$status" -ne 0 ]; then
     echo "--- gateway log (last 40 lines)"; tail -n 40 "$work/sluice.log" 2>/dev/null || true
-    for n in 1 2; do echo "--- worker $n log (last 5 lines)"; tail -n 5 "$work/w$n.log" 2>/dev/null || true; done
+    show_logs
   fi
   rm -rf "$work"
   exit "$status"
 }
 trap cleanup EXIT
 
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-
-if [ -n "${ENGINE_WORKERS:-}" ]; then
-  n=0
-  for w in $ENGINE_WORKERS; do
-    n=$((n + 1))
-    eval "port$n=${w%%=*} pid$n=${w##*=}"
-  done
-else
-  echo "starting two vLLM workers"
-  for n in 1 2; do
-    port=$(free_port) events=$(free_port) replay=$(free_port)
-    "$scripts/serve.sh" "$n" "$port" "$events" "$replay" "$model" \
-      --enable-prompt-tokens-details >"$work/w$n.log" 2>&1 &
-    pids+=($!)
-    eval "port$n=$port pid$n=$!"
-  done
-fi
-for n in 1 2; do
-  eval "port=\$port$n pid=\$pid$n"
-  until curl -sf "localhost:$port/health" >/dev/null; do
-    kill -0 "$pid" 2>/dev/null || { echo "worker $n ended while starting" >&2; exit 1; }
-    sleep 1
-  done
-done
+start_workers --enable-prompt-tokens-details
 
 cat >"$work/tenants.yaml" <<YAML
 tenants:
