@@ -22,7 +22,7 @@ say = @echo "== $(1)"
 
 .PHONY: help
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: native ## build bin/sluice
@@ -106,6 +106,11 @@ e2e: build ## the demo, playing a scripted tour against itself
 e2e-engine: build ## the gateway before two real vLLM workers on CPU (needs about 6 GB of disk)
 	$(call say,e2e with real engines)
 	@deploy/e2e/engine.sh
+
+.PHONY: bench-engine
+bench-engine: build ## routers before two real vLLM workers on CPU, under GuideLLM (13 GB of disk; docs/0011)
+	$(call say,routers before real engines)
+	@deploy/bench/engine.sh
 
 # `make bench-arena ARENA='-workloads mixed -loads 80 -reps 1'`; docs/0012-bench-arena.md has the flags.
 ARENA ?=
