@@ -53,11 +53,13 @@ func DefaultConfig() Config {
 	}
 }
 
-// Bounds of a configuration.
+// MaxWorkers bounds a fleet.
+const MaxWorkers = 1024
+
 const (
-	maxWorkers = 1024
-	maxFactor  = 1000
-	minStep    = time.Microsecond
+	minFactor = 0.001 // of Slow
+	maxFactor = 1000
+	minStep   = time.Microsecond
 )
 
 // engine is the configuration of one worker's engine.
@@ -101,19 +103,19 @@ func (c *Config) scoring(s scoring.Strategy) scoring.Config {
 
 // Validate reports the first field that no simulation can run with.
 func (c *Config) Validate() error {
-	if c.Workers < 1 || c.Workers > maxWorkers {
-		return fmt.Errorf("simulate: Workers is %d; it must be between 1 and %d", c.Workers, maxWorkers)
+	if c.Workers < 1 || c.Workers > MaxWorkers {
+		return fmt.Errorf("simulate: Workers is %d; it must be between 1 and %d", c.Workers, MaxWorkers)
 	}
 	for w, f := range c.Slow {
 		if w < 0 || w >= c.Workers {
 			return fmt.Errorf("simulate: Slow names worker %d; there are %d, counted from 0", w, c.Workers)
 		}
-		if !(f > 0 && f <= maxFactor) {
-			return fmt.Errorf("simulate: Slow is %v for worker %d; it must be above 0 and at most %d", f, w, maxFactor)
+		if !(f >= minFactor && f <= maxFactor) {
+			return fmt.Errorf("simulate: Slow is %v for worker %d; it must be between %v and %v", f, w, minFactor, maxFactor)
 		}
 	}
-	if !(c.SharedCores >= 0 && c.SharedCores <= maxWorkers) {
-		return fmt.Errorf("simulate: SharedCores is %v; it must be between 0 and %d", c.SharedCores, maxWorkers)
+	if !(c.SharedCores >= 0 && c.SharedCores <= MaxWorkers) {
+		return fmt.Errorf("simulate: SharedCores is %v; it must be between 0 and %d", c.SharedCores, MaxWorkers)
 	}
 	for _, d := range []struct {
 		name string

@@ -14,7 +14,7 @@ import (
 // for all: it neither weighs what the request delays and evicts, nor what its
 // blocks are worth later. So it is a yardstick and no bound.
 type oracle struct {
-	sim  *sim
+	sim *sim
 	// ahead are the engines as they will be; nil with shared cores, where no
 	// engine can be told alone.
 	ahead []*engine.Ahead

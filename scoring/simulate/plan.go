@@ -2,6 +2,8 @@ package simulate
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"time"
 )
 
@@ -115,3 +117,22 @@ func (e *TooLongError) Error() string {
 
 // end says whether request i is the last one of its conversation.
 func (p *Plan) end(i int) bool { return i+1 == len(p.Requests) || !p.Requests[i+1].Turn }
+
+// Spread moves each arrival by a random time below window, which undoes time
+// stamps that were rounded down to it.
+func (p *Plan) Spread(window time.Duration, seed uint64) {
+	if window <= 0 {
+		return
+	}
+	rng := rand.New(rand.NewPCG(seed, 0x59d))
+	for i := range p.Requests {
+		p.Requests[i].At += time.Duration(rng.Int64N(int64(window)))
+	}
+}
+
+// Hurry makes all arrive factor times faster. factor must be above 0.
+func (p *Plan) Hurry(factor float64) {
+	for i := range p.Requests {
+		p.Requests[i].At = time.Duration(math.Round(float64(p.Requests[i].At) / factor))
+	}
+}
