@@ -53,6 +53,8 @@ type park struct {
 	mu      sync.Mutex // protects what follows
 	engines map[string]*engine
 	names   []string // what OnName was told
+
+	stop func() // ends Run, once
 }
 
 func (p *park) engine(url string) *engine {
@@ -100,12 +102,13 @@ func startPark(t *testing.T, static []Worker, change ...func(*Config)) *park {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- p.c.Run(ctx) }()
-	t.Cleanup(func() {
+	p.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run returned %v", err)
 		}
 	})
+	t.Cleanup(p.stop)
 	synctest.Wait()
 	return p
 }
