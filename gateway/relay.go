@@ -127,9 +127,6 @@ func (r *relay) markFirstToken() {
 	ex.firstToken = time.Now()
 	ex.phase = tenancy.PhaseStream
 	ex.res.FirstToken(ex.firstToken)
-	if ex.g.parts.Health != nil {
-		ex.g.parts.Health.ReportSuccess(ex.res.Worker().ID)
-	}
 }
 
 // fill waits for the worker and turns what it sent into events to pass on. It
@@ -244,6 +241,11 @@ func (r *relay) workerEnded() error {
 	}
 	if !r.done {
 		return errNoTerminal
+	}
+	// Not at the first token: a worker that breaks every stream would be praised
+	// for each before it is blamed.
+	if h := r.ex.g.parts.Health; h != nil {
+		h.ReportSuccess(r.ex.res.Worker().ID)
 	}
 	r.complete()
 	return nil

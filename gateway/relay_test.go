@@ -197,7 +197,7 @@ func TestNothingFollowsABrokenStream(t *testing.T) {
 // TestRequestErrorInsideAStream is the client's fault: its worker is not blamed.
 func TestRequestErrorInsideAStream(t *testing.T) {
 	for status, blamed := range map[int]int{400: 0, 500: 1} {
-		worker := gatewaytest.NewWorker(t, gatewaytest.ErrorInStream(status))
+		worker := gatewaytest.NewWorker(t, gatewaytest.ErrorInStream(status, "a"))
 		r := newRig(t, []string{worker.URL()})
 		if _, text, err := read(t, r.chat(streamBody)); err != nil || !strings.Contains(text, `"error":{`) {
 			t.Fatalf("got %v %s", err, text)
@@ -205,6 +205,24 @@ func TestRequestErrorInsideAStream(t *testing.T) {
 		r.row()
 		if r.health.failures != blamed {
 			t.Errorf("status %d: health was told of %d failures, want %d", status, r.health.failures, blamed)
+		}
+		if r.health.successes != 0 {
+			t.Errorf("status %d: health was told of a success", status)
+		}
+	}
+}
+
+// TestWholeAnswersAreSuccesses: the health keeper is told of an answer once it
+// is whole.
+func TestWholeAnswersAreSuccesses(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a", "b"))
+	r := newRig(t, []string{worker.URL()})
+	for i, body := range []string{streamBody, chatBody} {
+		if _, text, err := read(t, r.chat(body)); err != nil {
+			t.Fatalf("got %v %s", err, text)
+		}
+		if r.health.successes != i+1 || r.health.failures != 0 {
+			t.Errorf("after %d answers health was told of %d successes and %d failures", i+1, r.health.successes, r.health.failures)
 		}
 	}
 }
