@@ -44,13 +44,19 @@ var errOversize = errors.New("message over the size limit")
 // A link belongs to one goroutine, except for close.
 type link struct {
 	conn  net.Conn
-	zmtp  *zmq4.Conn
+	zmtp  zmtpWriter
 	br    *bufio.Reader
 	limit int // bytes of one message
 
 	buf    []byte
 	ends   []int
 	frames [][]byte
+}
+
+// zmtpWriter sends over a connection whose handshake is done; *zmq4.Conn is one.
+type zmtpWriter interface {
+	SendMsg(zmq4.Msg) error
+	SendCmd(name string, body []byte) error
 }
 
 // dialLink connects to a peer's endpoint. ctx ends the attempt, not the link.

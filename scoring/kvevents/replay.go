@@ -72,6 +72,12 @@ func readReplay(ctx context.Context, endpoint string, from uint64, timeout time.
 	if err := l.send(timeout, nil, start[:]); err != nil {
 		return fmt.Errorf("cannot ask for replay: %w", err)
 	}
+	return readReplies(ctx, l, q)
+}
+
+// readReplies reads what a publisher answers, up to its end marker: errOver. A
+// reply that can't be taken apart is passed on as such.
+func readReplies(ctx context.Context, l *link, q *byteQueue) error {
 	for {
 		frames, err := l.recv()
 		if errors.Is(err, errOversize) {
