@@ -2,6 +2,7 @@ package main
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,6 +11,7 @@ import (
 	"github.com/sluicegate/sluice/ratelimit"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/scoring/discovery"
+	"github.com/sluicegate/sluice/scoring/kvevents"
 	"github.com/sluicegate/sluice/scoring/tokenize"
 	"github.com/sluicegate/sluice/scoring/tokenize/verify"
 	"github.com/sluicegate/sluice/tenancy/ledger"
@@ -53,12 +55,19 @@ var (
 	descIndexBlocks = desc("sluice_kv_index_blocks", "Blocks held by workers, all workers together.")
 	descIndexBytes  = desc("sluice_kv_index_bytes", "Memory of the index's tables.")
 	descIndexHeld   = desc("sluice_kv_held_blocks", "Blocks kept aside because their parent is not known.")
-	descView        = desc("sluice_kv_view", "1 for the state of the worker's cache view.", "worker", "state")
+	descKVChanges   = desc("sluice_kv_index_changes_total", "What cache events did to the index, in blocks; cleared, malformed and ignored count events.", "change")
+	descView        = desc("sluice_kv_view", "1 for the state of the view of a rank's cache.", "worker", "rank", "state")
+	descKVConnected = desc("sluice_kv_connected", "1 while the publisher of a rank is connected.", "worker", "rank")
 	descKVBatches   = desc("sluice_kv_batches_total", "Event batches applied.", "worker", "rank")
-	descKVGaps      = desc("sluice_kv_gaps_total", "Gaps found in the sequence of batches.", "worker", "rank")
+	descKVEvents    = desc("sluice_kv_events_total", "Events applied.", "worker", "rank")
+	descKVLast      = desc("sluice_kv_last_batch_timestamp_seconds", "When a batch was last applied.", "worker", "rank")
+	descKVGaps      = desc("sluice_kv_gaps_total", "Batches found missing in the live stream.", "worker", "rank")
 	descKVReplays   = desc("sluice_kv_replays_total", "Replays asked for.", "worker", "rank")
-	descKVSkipped   = desc("sluice_kv_skipped_events_total", "Events that could not be used.", "worker", "rank")
+	descKVIncidents = desc("sluice_kv_incidents_total", "What may have cost a part of the view, by what it was.", "worker", "rank", "incident")
+	descKVSkipped   = desc("sluice_kv_skipped_events_total", "Events that could not be used, by why.", "worker", "rank", "reason")
+	descKVBad       = desc("sluice_kv_bad_messages_total", "Messages that could not be taken apart (frames), or whose payload is no batch (payload).", "worker", "rank", "reason")
 	descKVReconnect = desc("sluice_kv_reconnects_total", "Connections made to the publisher.", "worker", "rank")
+	descKVConnErr   = desc("sluice_kv_connect_errors_total", "Connections to the publisher that failed.", "worker", "rank")
 	descTokenState  = desc("sluice_route_tokenizer_state", "1 for who computes the model's token ids: unverified, verified, partial, mismatch, remote.", "model", "state")
 	descTokenShape  = desc("sluice_route_tokenizer_shape", "1 for the verdict on a shape of requests: unverified, verified, mismatch (left to the workers).", "model", "shape", "state")
 	descCompared    = desc("sluice_route_token_comparisons_total", "Requests whose ids were compared with a worker's /tokenize, or dropped for want of room.", "model", "result")
@@ -170,6 +179,9 @@ func (c *stateCollector) collectFleet(ch chan<- prometheus.Metric) {
 	gauge(ch, descIndexBlocks, float64(s.Blocks))
 	gauge(ch, descIndexBytes, float64(s.Bytes))
 	gauge(ch, descIndexHeld, float64(s.Held))
+	for change, n := range indexChanges(s.Events) {
+		counter(ch, descKVChanges, float64(n), change)
+	}
 }
 
 // collectDegraded counts what works, but not as well as it should: the reasons
@@ -217,19 +229,44 @@ func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
 }
 
 func (c *stateCollector) collectViews(ch chan<- prometheus.Metric) {
+	current := make(map[scoring.WorkerID]bool)
 	for _, w := range c.workers() {
-		state := "not_reporting"
-		if len(w.Views) > 0 {
-			state = w.Views[0].State.String()
+		current[w.Worker.ID] = true
+		for _, v := range w.Views {
+			gauge(ch, descView, 1, w.Worker.Name, strconv.Itoa(v.Rank), v.State.String())
 		}
-		gauge(ch, descView, 1, w.Worker.Name, state)
 	}
 	for _, s := range c.kv() {
+		if !current[s.source.Worker] {
+			continue // its successor may have the name
+		}
+		gauge(ch, descKVConnected, oneIf(s.Connected), s.worker, s.rank)
 		counter(ch, descKVBatches, float64(s.Machine.Applied), s.worker, s.rank)
+		counter(ch, descKVEvents, float64(s.Events), s.worker, s.rank)
+		if !s.LastBatch.IsZero() {
+			gauge(ch, descKVLast, float64(s.LastBatch.UnixMilli())/1000, s.worker, s.rank)
+		}
 		counter(ch, descKVGaps, float64(s.Machine.Gaps), s.worker, s.rank)
 		counter(ch, descKVReplays, float64(s.Machine.Replays), s.worker, s.rank)
-		counter(ch, descKVSkipped, float64(s.Skipped.Total()), s.worker, s.rank)
+		for incident, n := range s.incidents() {
+			counter(ch, descKVIncidents, float64(n), s.worker, s.rank, incident)
+		}
+		for reason, n := range s.Skipped {
+			counter(ch, descKVSkipped, float64(n), s.worker, s.rank, kvevents.SkipReason(reason).String())
+		}
+		counter(ch, descKVBad, float64(s.BadMessages), s.worker, s.rank, "frames")
+		counter(ch, descKVBad, float64(s.BadBatches), s.worker, s.rank, "payload")
 		counter(ch, descKVReconnect, float64(s.Connects), s.worker, s.rank)
+		counter(ch, descKVConnErr, float64(s.ConnectErrors), s.worker, s.rank)
+	}
+}
+
+// indexChanges names what events did to the index.
+func indexChanges(e scoring.ApplyStats) map[string]int {
+	return map[string]int{
+		"stored": e.Stored, "repeated": e.Repeated, "removed": e.Removed, "unknown_removed": e.UnknownRemoved, "cleared": e.Cleared,
+		"held_back": e.HeldBack, "held_dropped": e.HeldDropped, "unusable": e.Unusable, "unknown_stored": e.UnknownStored,
+		"evicted": e.Evicted, "malformed": e.Malformed, "ignored": e.Ignored,
 	}
 }
 

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"maps"
 	"time"
 
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/scoring/discovery"
+	"github.com/sluicegate/sluice/scoring/kvevents"
 )
 
 // millis is a duration in milliseconds, as the debug pages show it.
@@ -56,6 +58,7 @@ type viewPage struct {
 	State     string `json:"state"`
 	BlockSize int    `json:"block_size"`
 	Capacity  int    `json:"capacity"`
+	Groups    int    `json:"groups"`
 	GPU       int    `json:"gpu"`
 	CPU       int    `json:"cpu"`
 	Disk      int    `json:"disk"`
@@ -64,19 +67,34 @@ type viewPage struct {
 
 // eventsPage is one subscription to a rank's cache events.
 type eventsPage struct {
-	Rank        string    `json:"rank"`
-	Connected   bool      `json:"connected"`
-	Next        uint64    `json:"next_sequence"`
-	LastBatch   time.Time `json:"last_batch"`
-	Batches     uint64    `json:"batches"`
-	Events      uint64    `json:"events"`
-	Skipped     uint64    `json:"skipped_events"`
-	BadMessages uint64    `json:"bad_messages"`
-	Gaps        uint64    `json:"gaps"`
-	Replays     uint64    `json:"replays"`
-	Restarts    uint64    `json:"restarts"`
-	Connects    uint64    `json:"connects"`
-	Error       string    `json:"error,omitempty"`
+	Rank     string `json:"rank"`
+	Endpoint string `json:"endpoint"`
+	// Bound says that the endpoint is the gateway's, to which the worker connects.
+	Bound     bool      `json:"bound,omitempty"`
+	Replay    string    `json:"replay,omitempty"`
+	Connected bool      `json:"connected"`
+	Since     time.Time `json:"since"`
+	State     string    `json:"state"`
+	Next      uint64    `json:"next_sequence"`
+	// Queued counts live batches that wait for a replay.
+	Queued    int       `json:"queued"`
+	LastBatch time.Time `json:"last_batch"`
+	Batches   uint64    `json:"batches"`
+	Events    uint64    `json:"events"`
+	Skipped   uint64    `json:"skipped_events"`
+	// SkippedBy names the reasons, those alone that occurred.
+	SkippedBy   map[string]uint64 `json:"skipped_by_reason,omitempty"`
+	BadMessages uint64            `json:"bad_messages"`
+	BadBatches  uint64            `json:"bad_batches"`
+	Gaps        uint64            `json:"gaps"`
+	Replays     uint64            `json:"replays"`
+	// Incidents are what may have cost a part of the view, those alone that occurred.
+	Incidents     map[string]uint64 `json:"incidents,omitempty"`
+	Overlaps      uint64            `json:"overlaps"`
+	OtherRank     uint64            `json:"batches_of_another_rank"`
+	Connects      uint64            `json:"connects"`
+	ConnectErrors uint64            `json:"connect_errors"`
+	Error         string            `json:"error,omitempty"`
 }
 
 // fleetPage sums over all workers.
@@ -127,10 +145,21 @@ func (a *app) debugWorkers() any {
 }
 
 func newEventsPage(s kvSource) eventsPage {
+	skipped := make(map[string]uint64)
+	for reason, n := range s.Skipped {
+		if n > 0 {
+			skipped[kvevents.SkipReason(reason).String()] = n
+		}
+	}
+	incidents := s.incidents()
+	maps.DeleteFunc(incidents, func(_ string, n uint64) bool { return n == 0 })
 	return eventsPage{
-		Rank: s.rank, Connected: s.Connected, Next: s.Next, LastBatch: s.LastBatch,
-		Batches: s.Machine.Applied, Events: s.Events, Skipped: s.Skipped.Total(), BadMessages: s.BadMessages + s.BadBatches,
-		Gaps: s.Machine.Gaps, Replays: s.Machine.Replays, Restarts: s.Machine.Restarts, Connects: s.Connects, Error: s.Err,
+		Rank: s.rank, Endpoint: s.source.Endpoint, Bound: s.source.Bind, Replay: s.source.Replay,
+		Connected: s.Connected, Since: s.Since, State: s.View.String(), Next: s.Next, Queued: s.Queued, LastBatch: s.LastBatch,
+		Batches: s.Machine.Applied, Events: s.Events, Skipped: s.Skipped.Total(), SkippedBy: skipped,
+		BadMessages: s.BadMessages, BadBatches: s.BadBatches, Gaps: s.Machine.Gaps, Replays: s.Machine.Replays,
+		Incidents: incidents, Overlaps: s.Machine.Overlaps, OtherRank: s.OtherRank,
+		Connects: s.Connects, ConnectErrors: s.ConnectErrors, Error: s.Err,
 	}
 }
 
@@ -155,7 +184,7 @@ func newViewPages(w *scoring.WorkerSnapshot) []viewPage {
 	for i, v := range w.Views {
 		out[i] = viewPage{
 			Rank: v.Rank, State: v.State.String(), BlockSize: v.BlockSize, Capacity: v.Capacity,
-			GPU: v.GPU, CPU: v.CPU, Disk: v.Disk, Held: v.Held,
+			Groups: v.Groups, GPU: v.GPU, CPU: v.CPU, Disk: v.Disk, Held: v.Held,
 		}
 	}
 	return out

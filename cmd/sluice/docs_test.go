@@ -9,6 +9,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/sluicegate/sluice/scoring"
+	"github.com/sluicegate/sluice/scoring/kvevents"
 )
 
 // configKeys returns every key of the configuration, as documentation writes it, with its default in
@@ -118,6 +121,44 @@ func TestDocumentationIndex(t *testing.T) {
 	for _, m := range regexp.MustCompile(`\]\(([^):]+\.md)\)`).FindAllStringSubmatch(string(index), -1) {
 		if _, err := os.Stat(filepath.Join("../../docs", m[1])); err != nil {
 			t.Errorf("docs/README.md names a page that is not there: %s", m[1])
+		}
+	}
+}
+
+// Every series of the cache events is explained to operators, with the values of its labels.
+func TestEventSeriesAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := strings.ReplaceAll(string(text), "`_", "`sluice_kv_index_")
+	want := []string{"frames", "payload"}
+	for _, f := range metricFamilies() {
+		if strings.HasPrefix(f.name, "sluice_kv_") {
+			want = append(want, f.name)
+		}
+	}
+	for s := scoring.ViewNotReporting; s.String() != "invalid"; s++ {
+		want = append(want, s.String())
+	}
+	for r := range kvevents.NumSkipReasons {
+		want = append(want, r.String())
+	}
+	for incident := range new(kvSource).incidents() {
+		want = append(want, incident)
+	}
+	for change := range indexChanges(scoring.ApplyStats{}) {
+		want = append(want, change)
+	}
+	if n := len(indexChanges(scoring.ApplyStats{})); n != fixedLabels["change"] {
+		t.Errorf("%d changes are exported, %d are counted", n, fixedLabels["change"])
+	}
+	if n := len(new(kvSource).incidents()); n != fixedLabels["incident"] {
+		t.Errorf("%d incidents are exported, %d are counted", n, fixedLabels["incident"])
+	}
+	for _, name := range want {
+		if !strings.Contains(doc, "`"+name+"`") {
+			t.Errorf("docs/operations.md does not explain `%s`", name)
 		}
 	}
 }

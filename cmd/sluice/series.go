@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/sluicegate/sluice/policy"
+	"github.com/sluicegate/sluice/scoring/kvevents"
 )
 
 // metricFamily is one exported metric, for the bound on series. A test holds the list to the metrics that
@@ -85,12 +86,19 @@ func metricFamilies() []metricFamily {
 		{"sluice_kv_index_blocks", nil, 0},
 		{"sluice_kv_index_bytes", nil, 0},
 		{"sluice_kv_held_blocks", nil, 0},
-		{"sluice_kv_view", []string{"worker", "state"}, 0},
+		{"sluice_kv_index_changes_total", []string{"change"}, 0},
+		{"sluice_kv_view", []string{"worker", "rank", "state"}, 0},
+		{"sluice_kv_connected", []string{"worker", "rank"}, 0},
 		{"sluice_kv_batches_total", []string{"worker", "rank"}, 0},
+		{"sluice_kv_events_total", []string{"worker", "rank"}, 0},
+		{"sluice_kv_last_batch_timestamp_seconds", []string{"worker", "rank"}, 0},
 		{"sluice_kv_gaps_total", []string{"worker", "rank"}, 0},
 		{"sluice_kv_replays_total", []string{"worker", "rank"}, 0},
-		{"sluice_kv_skipped_events_total", []string{"worker", "rank"}, 0},
+		{"sluice_kv_incidents_total", []string{"worker", "rank", "incident"}, 0},
+		{"sluice_kv_skipped_events_total", []string{"worker", "rank", "reason"}, 0},
+		{"sluice_kv_bad_messages_total", []string{"worker", "rank", "reason"}, 0},
 		{"sluice_kv_reconnects_total", []string{"worker", "rank"}, 0},
+		{"sluice_kv_connect_errors_total", []string{"worker", "rank"}, 0},
 		{"sluice_ledger_errors_total", []string{"reason"}, 0},
 		{"sluice_ledger_rows_total", nil, 0},
 		{"sluice_ledger_queue", nil, 0},
@@ -110,8 +118,12 @@ var fixedLabels = map[string]int{
 	"sluice_worker_state/state": 1,
 	// A worker may answer with any status that HTTP knows.
 	"sluice_upstream_attempts_total/status": 64,
-	// One rank for each worker: data parallelism is the engines' own setting. A worker with n ranks adds
-	// n - 1 times its sluice_kv_* series.
+	// A rank's view is in one state at a time.
+	"sluice_kv_view/state":                  1,
+	"sluice_kv_skipped_events_total/reason": int(kvevents.NumSkipReasons), "sluice_kv_bad_messages_total/reason": 2,
+	"change": 12, "incident": 6,
+	// One rank for each worker whose ranks are not configured: data parallelism is the engines' own setting.
+	// A worker with n ranks adds n - 1 times its sluice_kv_* series.
 	"rank": 1,
 }
 
@@ -123,6 +135,9 @@ func ownSeries(cfg *Config, set *policy.Set) int {
 	sizes["model"], sizes["class"], sizes["pool"] = len(cfg.Models), len(cfg.Policy.Classes), len(cfg.Pools)
 	for i := range cfg.Pools {
 		sizes["worker"] += len(cfg.Pools[i].Workers)
+		for j := range cfg.Pools[i].Workers {
+			sizes["rank"] = max(sizes["rank"], cfg.Pools[i].Workers[j].Ranks)
+		}
 		if from := &cfg.Pools[i].WorkersFrom; from.Enabled() {
 			sizes["worker"] += from.MaxWorkers
 			// What is counted of those that have left; once a pool, as the pool is a label beside it.

@@ -75,7 +75,16 @@ func (s *subscriptions) set(w scoring.WorkerInfo, sources []discovery.EventSourc
 // kvSource is what one subscription tells of itself.
 type kvSource struct {
 	worker, rank string
+	source       kvevents.Source
 	kvevents.Stats
+}
+
+// incidents counts what may have cost a part of the view, by what it was.
+func (s *kvSource) incidents() map[string]uint64 {
+	m := &s.Machine
+	return map[string]uint64{
+		"restart": m.Restarts, "truncated": m.Truncated, "hole": m.Holes, "overflow": m.Overflows, "gave_up": m.GaveUp, "refused": s.Refused,
+	}
 }
 
 // stats lists all subscriptions.
@@ -85,7 +94,8 @@ func (s *subscriptions) stats() []kvSource {
 	var out []kvSource
 	for _, ws := range s.running {
 		for _, sub := range ws.subs {
-			out = append(out, kvSource{worker: ws.name, rank: strconv.Itoa(sub.Source().Rank), Stats: sub.Stats()})
+			src := sub.Source()
+			out = append(out, kvSource{worker: ws.name, rank: strconv.Itoa(src.Rank), source: src, Stats: sub.Stats()})
 		}
 	}
 	return out
