@@ -25,7 +25,9 @@ type job struct {
 // rate is how fast each job proceeds.
 func (c *cores) rate() float64 { return min(1, c.limit/float64(len(c.jobs))) }
 
-// advance does the work of the time until now.
+// advance does the work of the time until now. It is done when a step comes or
+// goes and at no other time, so that what else happens does not change how it is
+// rounded.
 func (c *cores) advance(now time.Duration) {
 	if len(c.jobs) > 0 {
 		done := float64(now-c.at) * c.rate()
@@ -36,18 +38,20 @@ func (c *cores) advance(now time.Duration) {
 	c.at = now
 }
 
-// enter adds a step of the given duration at full speed.
-func (c *cores) enter(worker int, d time.Duration) {
+// enter adds a step that begins now, of the given duration at full speed.
+func (c *cores) enter(now time.Duration, worker int, d time.Duration) {
+	c.advance(now)
 	c.jobs = append(c.jobs, job{worker, float64(d)})
 }
 
-// leave takes a worker's step out.
-func (c *cores) leave(worker int) {
+// leave takes a worker's step out as of now.
+func (c *cores) leave(now time.Duration, worker int) {
+	c.advance(now)
 	c.jobs = slices.DeleteFunc(c.jobs, func(j job) bool { return j.worker == worker })
 }
 
 // next says which step ends next, and when, if no other begins before.
-func (c *cores) next(now time.Duration) (at time.Duration, worker int, ok bool) {
+func (c *cores) next() (at time.Duration, worker int, ok bool) {
 	if len(c.jobs) == 0 {
 		return 0, 0, false
 	}
@@ -58,7 +62,7 @@ func (c *cores) next(now time.Duration) (at time.Duration, worker int, ok bool) 
 		}
 	}
 	left := max(0, math.Ceil(first.work/c.rate()))
-	return max(now, c.at+time.Duration(left)), first.worker, true
+	return c.at + time.Duration(left), first.worker, true
 }
 
 // busy says whether a step of the worker is under way.

@@ -39,12 +39,11 @@ func (f *fork) firstToken(w int, p *engine.Prepared) time.Duration {
 		f.begin(w)
 	}
 	for {
-		at, next, ok := f.cores.next(f.now)
+		at, next, ok := f.cores.next()
 		if !ok {
 			panic("BUG: a request waits and no step is under way")
 		}
-		f.cores.advance(at)
-		f.cores.leave(next)
+		f.cores.leave(at, next)
 		f.now = at
 		for _, out := range f.engines[next].End(epoch.Add(at)).Outputs {
 			if next == w && out.ID == id {
@@ -58,6 +57,6 @@ func (f *fork) firstToken(w int, p *engine.Prepared) time.Duration {
 // begin starts a worker's next step, if there is anything to do.
 func (f *fork) begin(w int) {
 	if st, ok := f.engines[w].Begin(epoch.Add(f.now)); ok {
-		f.cores.enter(w, st.Duration)
+		f.cores.enter(f.now, w, st.Duration)
 	}
 }

@@ -50,7 +50,7 @@ func (r *Report) WriteSVG(w io.Writer) error {
 	if p.hi == p.lo {
 		p.hi++
 	}
-	p.open(fmt.Sprintf("%s: %d requests on %d workers", r.Workload, r.Requests, r.Workers))
+	p.open(r.title())
 	p.axes()
 	for i, s := range r.Results {
 		p.curve(i, s.Strategy, curves[i])

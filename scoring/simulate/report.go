@@ -30,7 +30,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 // WriteTable writes the report for people.
 func (r *Report) WriteTable(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d requests on %d workers, seed %d\n\n", r.Workload, r.Requests, r.Workers, r.Seed)
+	fmt.Fprintf(&b, "%s, seed %d\n\n", r.title(), r.Seed)
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "strategy\tTTFT mean\tp50\tp90\tp99\te2e mean\tp90\treq/s\tgood/s\tmet\thits\tcomputed\terror p50\tp90\trequests by worker\t")
 	for _, s := range r.Results {
@@ -46,6 +46,17 @@ func (r *Report) WriteTable(w io.Writer) error {
 		"computed: prompt tokens computed; error: of the predicted TTFT.\n", span(r.Objective))
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// title says what was run.
+func (r *Report) title() string {
+	count := func(n int, noun string) string {
+		if n == 1 {
+			return "1 " + noun
+		}
+		return fmt.Sprintf("%d %ss", n, noun)
+	}
+	return fmt.Sprintf("%s: %s on %s", r.Workload, count(r.Requests, "request"), count(r.Workers, "worker"))
 }
 
 // span writes milliseconds to three figures.

@@ -156,9 +156,8 @@ func (m *sim) nextHead() {
 
 // step lets the next thing happen.
 func (m *sim) step() {
-	if at, worker, ok := m.cores.next(m.now); ok && (len(m.agenda.heap) == 0 || at <= m.agenda.heap[0].at) {
-		m.cores.advance(at)
-		m.cores.leave(worker)
+	if at, worker, ok := m.cores.next(); ok && (len(m.agenda.heap) == 0 || at <= m.agenda.heap[0].at) {
+		m.cores.leave(at, worker)
 		m.now = at
 		m.endStep(worker)
 		return
@@ -167,7 +166,6 @@ func (m *sim) step() {
 		panic("BUG: requests are left and nothing is to happen")
 	}
 	e := m.agenda.next()
-	m.cores.advance(e.at)
 	m.now = e.at
 	switch e.kind {
 	case stepEnds:
@@ -243,7 +241,7 @@ func (m *sim) beginStep(worker int) {
 	n.computed += st.Prefill
 	n.busyTime += st.Duration
 	if m.cores.limit > 0 {
-		m.cores.enter(worker, st.Duration)
+		m.cores.enter(m.now, worker, st.Duration)
 		return
 	}
 	m.agenda.add(m.now+st.Duration, stepEnds, worker)
