@@ -55,6 +55,9 @@ type scratch struct {
 	// expected is how many speculative entries had been made before the
 	// look-up.
 	expected uint64
+	// free is the mean rate at which the candidates get requests that might
+	// have gone to any of them.
+	free float64
 	// trials says that workers on trial are the only candidates.
 	trials bool
 }
@@ -94,6 +97,37 @@ func (s *scratch) chainFor(size int, model, lora string) int {
 	c := &s.chains[n]
 	c.size, c.model, c.lora, c.keys = size, model, lora, c.keys[:0]
 	return n
+}
+
+// keys are the prompt's keys as c's worker has them, nil when unknown.
+func (s *scratch) keys(c *candidate) []Key {
+	if c.chain < 0 {
+		return nil
+	}
+	return s.chains[c.chain].keys
+}
+
+// size is the block size that goes with keys.
+func (s *scratch) size(c *candidate) int {
+	if c.chain < 0 {
+		return 1
+	}
+	return s.chains[c.chain].size
+}
+
+// bound says how much of a request must go to c for what c holds: the share of
+// the prompt that no other candidate holds.
+func (s *scratch) bound(c *candidate, prompt int) float64 {
+	other := 0
+	for i := range s.candidates {
+		if o := &s.candidates[i]; o != c {
+			other = max(other, o.cached)
+		}
+	}
+	if len(s.candidates) == 1 {
+		return 1
+	}
+	return float64(max(0, c.cached-other)) / float64(max(1, prompt))
 }
 
 // match hashes the prompt once for each chain and finds how far each candidate

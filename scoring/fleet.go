@@ -173,7 +173,8 @@ func (f *Fleet) ObserveLoad(now time.Time, id WorkerID, l Load) {
 	defer f.mu.Unlock()
 	if w := f.byID[id]; w != nil {
 		w.advance(now)
-		w.observe(now, l, f.cfg.LoadStale)
+		w.workload.observe(now, l, f.cfg.LoadStale)
+		w.occupancy.observe(now, l.KVUsage*float64(w.capacity*w.capacitySize*len(w.views)))
 	}
 }
 

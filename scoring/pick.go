@@ -131,8 +131,12 @@ func (f *Fleet) reserve(now time.Time, req *Request, s *scratch) *Reservation {
 		s.rematch(&f.idx)
 	}
 	s.measure(req, &f.cfg)
+	s.free = 0
 	for i := range s.candidates {
-		f.predict(now, &s.candidates[i])
+		s.free += s.candidates[i].worker.free.now(now) / float64(len(s.candidates))
+	}
+	for i := range s.candidates {
+		f.predict(now, req, s, &s.candidates[i])
 	}
 	var c *candidate
 	why := ReasonStrategy
@@ -147,7 +151,7 @@ func (f *Fleet) reserve(now time.Time, req *Request, s *scratch) *Reservation {
 }
 
 // predict fills in a candidate's prediction. It requires that f.mu is held.
-func (f *Fleet) predict(now time.Time, c *candidate) {
+func (f *Fleet) predict(now time.Time, req *Request, s *scratch, c *candidate) {
 	w := c.worker
 	w.advance(now)
 	w.predictor.relax(now, f.cfg.IdleHalfLife)
@@ -164,12 +168,14 @@ func (f *Fleet) predict(now time.Time, c *candidate) {
 	}
 	steps := 1 + (c.ahead+float64(c.work))/float64(f.cfg.BatchTokens)
 	c.x = vector{1, (c.ahead + float64(c.work)) / 1000, c.running * steps, pairs + c.pairs}
-	c.fixed = w.slotWait(waiting+others, f.cfg.MaxSeqs)
+	c.fixed = max(w.slotWait(waiting+others, f.cfg.MaxSeqs), w.spaceWait(now, f.cfg.LoadStale, s.keys(c), s.size(c), req.prompt()))
+	// What is ahead is computed in the same time.
+	c.fixed = max(0, c.fixed-speed*(coef[1]*c.ahead/1000+coef[3]*pairs))
 	c.raw = clamp(c.fixed+speed*coef.dot(c.x), minTTFT.Seconds(), maxTTFT.Seconds())
 	c.base = speed * coef[0]
 	c.prefill = speed * (coef[1]*float64(c.work)/1000 + coef[3]*c.pairs)
 	c.p90 = clamp(c.raw*math.Exp(w.predictor.upper), c.raw, maxTTFT.Seconds())
-	c.delay = w.delay(now, c, waiting+others, speed)
+	c.delay = w.delay(now, c, s.free, waiting+others, speed)
 }
 
 // attentionPairs counts, in millions, the (new token, token before it) pairs of
@@ -220,10 +226,13 @@ func (f *Fleet) count(now time.Time, req *Request, s *scratch, c *candidate) *Re
 		unary: req.Unary, work: c.work, pairs: c.pairs, x: c.x, raw: c.raw, fixed: c.fixed,
 	}
 	c.worker.push(now, r)
+	r.holds = c.worker.enter(s.keys(c), s.size(c), r.prompt)
 	f.inFlight++
 	f.stats.Picks++
 	c.worker.picks++
-	c.worker.arrive(now)
+	bound := s.bound(c, r.prompt)
+	c.worker.bound.add(now, bound)
+	c.worker.free.add(now, 1-bound)
 	c.worker.lastPick = f.stats.Picks
 	f.stats.PromptTokens += int64(r.prompt)
 	f.stats.CachedTokens += int64(r.cached)

@@ -43,6 +43,7 @@ type Reservation struct {
 	first      time.Time
 	prev, next *Reservation
 	expects    *expectation
+	holds      claim
 }
 
 // Worker says where to send the request.
@@ -116,6 +117,7 @@ func (r *Reservation) Done(now time.Time, out Outcome) {
 	}
 	r.expects = nil
 	r.worker.end(now, r, out)
+	r.worker.leave(&r.holds)
 	f.inFlight--
 	f.stats.count(out)
 	if out == WorkerFailed || out == NotSent {

@@ -141,6 +141,7 @@ type worker struct {
 
 	predictor predictor
 	workload
+	occupancy
 
 	picks, firstTokens, failures int64
 	// lastPick is the number of the fleet's pick that last chose it.
@@ -190,9 +191,30 @@ func (w *worker) blockSize(assumed int) int {
 // that Little's law gives for the time they stay. The prefill is that of the
 // pool's coefficients: what tells two workers' coefficients apart is noise at
 // this place.
-func (w *worker) delay(now time.Time, c *candidate, n, speed float64) float64 {
-	rate := w.arrivalRate(now) + n/(c.raw+w.meanDecode)
+func (w *worker) delay(now time.Time, c *candidate, free, n, speed float64) float64 {
+	rate := w.bound.now(now) + free + n/(c.raw+w.meanDecode)
 	busy := clamp(rate*speed*w.predictor.coef[1]*w.meanTokens/1000, 0, busiest)
 	own := w.predictor.pool.coef.dot(vector{0, float64(c.work) / 1000, 0, c.pairs})
 	return own * rate * (c.raw - c.base) / (1 - busy)
+}
+
+// spaceWait is how long a request waits until its prompt finds room among what
+// the requests in the worker's hands hold, in seconds: until one of them ends,
+// or as many as hold that much. They are taken to hold alike and to end evenly,
+// each after the mean time that answers took lately.
+func (w *worker) spaceWait(now time.Time, stale time.Duration, keys []Key, size, prompt int) float64 {
+	room := float64(w.capacity*w.capacitySize) * float64(len(w.views))
+	if room == 0 {
+		return 0
+	}
+	held := w.held(now, stale)
+	if held+float64(prompt) <= room {
+		return 0
+	}
+	over := held + float64(w.needs(keys, size, prompt)) - room
+	if over <= 0 || held <= 0 {
+		return 0
+	}
+	n := float64(max(1, w.inFlight()))
+	return w.meanDecode / n * clamp(over*n/held, 1, n)
 }

@@ -24,10 +24,11 @@ type workload struct {
 	// meanTokens is the running mean of uncached tokens per request, meanDecode
 	// that of the time from first token to end, in seconds.
 	meanTokens, meanDecode float64
-	// arrivals is the rate of picks at arrived, in requests a second; it decays
-	// with arrivalWindow.
-	arrivals float64
-	arrived  time.Time
+	// decoded counts the requests that meanDecode was learned from.
+	decoded int64
+	// bound and free are the rates of picks that had to come here for what the
+	// worker holds and of those that might have gone elsewhere.
+	bound, free arrivals
 }
 
 // observation is what a worker's metrics showed beyond our own requests.
@@ -120,7 +121,8 @@ func (l *workload) end(now time.Time, r *Reservation, out Outcome) {
 	} else {
 		l.running--
 		if out == Completed {
-			l.meanDecode += meanGain * (max(0, now.Sub(r.first).Seconds()) - l.meanDecode)
+			l.decoded++
+			l.meanDecode += max(meanGain, 1/float64(l.decoded)) * (max(0, now.Sub(r.first).Seconds()) - l.meanDecode)
 		}
 	}
 	r.phase = ended
@@ -185,13 +187,20 @@ func (l *workload) slotWait(others float64, slots int) float64 {
 	return over * l.meanDecode / float64(slots)
 }
 
-// arrivalRate is the requests a second that were picked lately.
-func (l *workload) arrivalRate(now time.Time) float64 {
-	return l.arrivals * math.Exp(-max(0, now.Sub(l.arrived).Seconds())/arrivalWindow)
+// arrivals is a rate of requests, in requests a second, that forgets with
+// arrivalWindow.
+type arrivals struct {
+	rate float64
+	at   time.Time
 }
 
-// arrive counts a pick.
-func (l *workload) arrive(now time.Time) {
-	l.arrivals = l.arrivalRate(now) + 1.0/arrivalWindow
-	l.arrived = now
+// now is the rate as of then.
+func (a *arrivals) now(then time.Time) float64 {
+	return a.rate * math.Exp(-max(0, then.Sub(a.at).Seconds())/arrivalWindow)
+}
+
+// add counts one request, or a share of one.
+func (a *arrivals) add(now time.Time, share float64) {
+	a.rate = a.now(now) + share/arrivalWindow
+	a.at = now
 }

@@ -1,0 +1,105 @@
+package scoring
+
+import "time"
+
+// sampleTokens is the stretch of a prompt that one key stands for when the
+// tokens that requests hold are counted.
+const sampleTokens = 256
+
+// occupancy is how much of a worker's cache the requests in its hands hold. An
+// engine lets a request begin only when there are free blocks for it, and
+// blocks that running requests hold are not free, however long they have been
+// there. Guarded by Fleet.mu.
+type occupancy struct {
+	// used counts, for the last key of each whole stretch of sampleTokens, the
+	// requests in flight that hold it: what several of them share is there once.
+	// Each key stands for the tokens it maps to.
+	used map[Key]share
+	// taken sums the tokens that the keys of used stand for and the loose ones:
+	// those of requests beyond their last stretch, or of unknown prompts.
+	taken int
+	// more is what the worker's metrics showed beyond taken at seenAt: answers
+	// as they grow, and requests of others.
+	more   float64
+	seenAt time.Time
+}
+
+type share struct {
+	requests int32
+	tokens   int32
+}
+
+// claim is what one request has entered in an occupancy.
+type claim struct {
+	keys  []Key
+	loose int
+}
+
+// stride is the number of blocks of size tokens that one key stands for.
+func stride(size int) int { return max(1, sampleTokens/size) }
+
+// enter counts a request with a prompt of the given length, whose blocks of
+// size tokens have the given keys; none when they are unknown.
+func (o *occupancy) enter(keys []Key, size, prompt int) claim {
+	h := claim{loose: prompt}
+	if len(keys) > 0 {
+		if o.used == nil {
+			o.used = make(map[Key]share)
+		}
+		step := stride(size)
+		h.keys = make([]Key, 0, len(keys)/step)
+		for i := step - 1; i < len(keys); i += step {
+			k, n := keys[i], step*size
+			h.keys = append(h.keys, k)
+			h.loose -= n
+			s := o.used[k]
+			if s.requests == 0 {
+				s.tokens = int32(n)
+				o.taken += n
+			}
+			s.requests++
+			o.used[k] = s
+		}
+	}
+	o.taken += h.loose
+	return h
+}
+
+// leave takes a request out.
+func (o *occupancy) leave(h *claim) {
+	for _, k := range h.keys {
+		s := o.used[k]
+		if s.requests--; s.requests == 0 {
+			o.taken -= int(s.tokens)
+			delete(o.used, k)
+		} else {
+			o.used[k] = s
+		}
+	}
+	o.taken -= h.loose
+	*h = claim{}
+}
+
+// observe takes over that the worker said it holds so many tokens.
+func (o *occupancy) observe(now time.Time, tokens float64) {
+	o.more, o.seenAt = max(0, tokens-float64(o.taken)), now
+}
+
+// held is the tokens held as of now. What the worker said loses its weight until
+// stale.
+func (o *occupancy) held(now time.Time, stale time.Duration) float64 {
+	weight := clamp(1-now.Sub(o.seenAt).Seconds()/stale.Seconds(), 0, 1)
+	return float64(o.taken) + weight*o.more
+}
+
+// needs is the tokens of a prompt that nobody in the worker's hands holds yet.
+func (o *occupancy) needs(keys []Key, size, prompt int) int {
+	step := stride(size)
+	for i := step - 1; i < len(keys); i += step {
+		if o.used[keys[i]].requests == 0 {
+			break
+		}
+		prompt -= step * size
+	}
+	return prompt
+}
