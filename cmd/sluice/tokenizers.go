@@ -191,6 +191,9 @@ func (t *tokenizers) find(ctx context.Context, m *modelTokenizer, dst *tokenize.
 		return fromClient
 	case m.local != nil && m.checker.Trusts(shape):
 		err := m.local.Append(ctx, dst, kind, body)
+		if err == nil && dst.Beginning {
+			return fromBeginning // there is nobody to compare it with, short of loading the image
+		}
 		if err == nil {
 			m.checker.Offer(shape, kind, body, dst)
 			return fromLocal

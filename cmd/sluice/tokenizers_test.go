@@ -297,6 +297,14 @@ func TestWhatIsAskedOfWhom(t *testing.T) {
 			t.Errorf("%s got %+v from %s, want an estimate", more, got, source)
 		}
 	}
+	// Before a picture the ids are known, and nothing is claimed of what follows.
+	// The estimate counts the picture.
+	const conversation = `{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":%s}]}`
+	plain, _ := r.ask(openai.Chat, fmt.Sprintf(conversation, `"a"`))
+	got, source = r.ask(openai.Chat, fmt.Sprintf(conversation, `[{"type":"image_url","image_url":{"url":"http://x"}},{"type":"text","text":"a"}]`))
+	if n := len(got.IDs); source != "beginning" || got.Exact || got.Count < 500 || n == 0 || n >= len(plain.IDs) || !slices.Equal(got.IDs, plain.IDs[:n]) {
+		t.Errorf("a request with a picture got %+v from %s, want a beginning of %v", got, source, plain.IDs)
+	}
 	calls := r.tokens.remoteWorkers()["w"]
 	if calls.Answered == 0 || calls.Breaker != "closed" {
 		t.Errorf("the worker's state is %+v", calls)

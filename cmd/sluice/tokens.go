@@ -17,6 +17,9 @@ import (
 // maxTokensBody bounds what `sluice tokens` reads: the gateway's own default for a body.
 const maxTokensBody = 32 << 20
 
+// beginningOnly tells of a prompt that goes on with something that is not text.
+const beginningOnly = "the beginning only: what follows is not text, and its ids are the worker's"
+
 func newTokensCommand() *cobra.Command {
 	var dir string
 	var explain bool
@@ -44,7 +47,7 @@ func newTokensCommand() *cobra.Command {
 			if explain {
 				return writeExplanation(cmd.OutOrStdout(), tok, kind, body)
 			}
-			return writeTokens(cmd.Context(), cmd.OutOrStdout(), tok, kind, body)
+			return writeTokens(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), tok, kind, body)
 		}),
 	}
 	cmd.Flags().StringVar(&dir, "tokenizer", "", "folder with tokenizer.json and tokenizer_config.json")
@@ -88,10 +91,13 @@ func kindOfBody(body []byte) (tokenize.Kind, error) {
 	return 0, errors.New(`the request has neither "messages" (chat) nor "prompt" (completions)`)
 }
 
-func writeTokens(ctx context.Context, w io.Writer, tok *tokenize.Tokenizer, kind tokenize.Kind, body []byte) error {
+func writeTokens(ctx context.Context, w, notes io.Writer, tok *tokenize.Tokenizer, kind tokenize.Kind, body []byte) error {
 	var prompts tokenize.Prompts
 	if err := tok.Append(ctx, &prompts, kind, body); err != nil {
 		return err
+	}
+	if prompts.Beginning {
+		fmt.Fprintln(notes, "sluice: "+beginningOnly)
 	}
 	all := make([][]uint32, prompts.Len())
 	for i := range all {
@@ -115,6 +121,9 @@ func writeExplanation(w io.Writer, tok *tokenize.Tokenizer, kind tokenize.Kind, 
 			total += len(s.IDs)
 		}
 		fmt.Fprintf(out, "prompt %d of %d: %s in %s\n", i+1, len(ex.Prompts), count(total, "token"), count(len(p.Segments), "segment"))
+		if p.Beginning {
+			fmt.Fprintln(out, beginningOnly)
+		}
 		if p.Text != "" {
 			fmt.Fprintf(out, "rendered:\n")
 			for line := range strings.SplitSeq(p.Text, "\n") {

@@ -7,9 +7,9 @@ import "errors"
 var (
 	// ErrNoNative tells that this build has no native tokenizer.
 	ErrNoNative = errors.New("this build has no native tokenizer (built without cgo or with the tag notokenizers); use the workers' /tokenize")
-	// ErrUnsupported tells that the ids cannot be computed exactly here: images,
-	// a template in the request, a field whose meaning is the engine's alone. The
-	// request itself may be fine; fall back to an estimate.
+	// ErrUnsupported tells that the ids cannot be computed exactly here: a
+	// template in the request, a field whose meaning is the engine's alone. The
+	// request itself may be fine; ask a worker, or fall back to an estimate.
 	ErrUnsupported = errors.New("cannot be tokenised exactly here")
 	// ErrInvalid tells that the body is not a request of its kind: no JSON, a
 	// missing or mistyped field. The engine would refuse it too.

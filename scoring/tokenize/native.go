@@ -77,11 +77,17 @@ type plan struct {
 	native     *C.sluice_plan
 	text       string
 	pieces     []C.sluice_piece
-	prompts    []C.sluice_span
+	prompts    []span
 	ids        []uint32
 	addSpecial bool
 	cut        bool
 }
+
+// span is one prompt of a plan.
+type span C.sluice_span
+
+func (s *span) ofIDs() bool       { return s.kind == C.SLUICE_IDS }
+func (s *span) isBeginning() bool { return s.kind == C.SLUICE_BEGINNING }
 
 // plan renders a body and cuts it into pieces. The caller frees the plan.
 func (n *native) plan(kind Kind, body []byte, now time.Time) (plan, error) {
@@ -97,7 +103,7 @@ func (n *native) plan(kind Kind, body []byte, now time.Time) (plan, error) {
 		native:     p,
 		text:       unsafe.String((*byte)(p.text), int(p.text_len)),
 		pieces:     unsafe.Slice(p.pieces, int(p.pieces_len)),
-		prompts:    unsafe.Slice(p.prompts, int(p.prompts_len)),
+		prompts:    unsafe.Slice((*span)(p.prompts), int(p.prompts_len)),
 		ids:        idsView(p.ids, p.ids_len),
 		addSpecial: p.add_special != 0,
 		cut:        p.cut != 0,

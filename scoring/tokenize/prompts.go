@@ -32,12 +32,16 @@ type Prompts struct {
 	IDs []uint32
 	// Ends[i] is where prompt i ends in IDs; it starts where the one before ends.
 	Ends []int
+	// Beginning is set when the last prompt goes on with something that has no
+	// known ids, such as an image: its ids are those before that.
+	Beginning bool
 }
 
 // Reset empties p and keeps its memory.
 func (p *Prompts) Reset() {
 	p.IDs = p.IDs[:0]
 	p.Ends = p.Ends[:0]
+	p.Beginning = false
 }
 
 // Len is the number of prompts.
@@ -64,6 +68,9 @@ type Explanation struct {
 
 // ExplainedPrompt is one prompt of an [Explanation].
 type ExplainedPrompt struct {
+	// Beginning is set when the prompt goes on with something that has no known
+	// ids, such as an image. The segments then cover the beginning of Text only.
+	Beginning bool
 	// Text is what the tokenizer was given: the rendered chat template, or the
 	// prompt itself. It is empty for a prompt that came as token ids.
 	Text string

@@ -71,8 +71,10 @@ func LoadFS(fsys fs.FS, opts Options) (*Tokenizer, error) {
 }
 
 // Append adds the prompts of body, the client's whole JSON body, to dst. Prompts
-// that are token ids are taken over as they are. It waits for a place at the gate
-// if there is much to encode. On an error dst is as before.
+// that are token ids are taken over as they are. Of a conversation with an image,
+// or another part that is no text, the ids before the first one are added, and
+// dst.Beginning is set. It waits for a place at the gate if there is much to
+// encode. On an error dst is as before.
 //
 // Errors: *RenderError when the template rejects the conversation, ErrInvalid
 // for a body that is no request of its kind, ErrUnsupported for one whose ids
@@ -82,7 +84,7 @@ func LoadFS(fsys fs.FS, opts Options) (*Tokenizer, error) {
 func (t *Tokenizer) Append(ctx context.Context, dst *Prompts, kind Kind, body []byte) error {
 	ids, ends := len(dst.IDs), len(dst.Ends)
 	if err := t.append(ctx, dst, kind, body); err != nil {
-		dst.IDs, dst.Ends = dst.IDs[:ids], dst.Ends[:ends]
+		dst.IDs, dst.Ends, dst.Beginning = dst.IDs[:ids], dst.Ends[:ends], false
 		return fmt.Errorf("cannot tokenise: %w", err)
 	}
 	return nil
@@ -100,7 +102,7 @@ func (t *Tokenizer) append(ctx context.Context, dst *Prompts, kind Kind, body []
 	work := encoding{t: t, ctx: ctx, plan: &p}
 	defer work.done()
 	for i, prompt := range p.prompts {
-		if prompt.ids != 0 {
+		if prompt.ofIDs() {
 			dst.IDs = append(dst.IDs, p.ids[prompt.start:prompt.end]...)
 			dst.end()
 			continue
@@ -113,7 +115,7 @@ func (t *Tokenizer) append(ctx context.Context, dst *Prompts, kind Kind, body []
 				return err
 			}
 		}
-		if frame {
+		if dst.Beginning = prompt.isBeginning(); frame && !dst.Beginning {
 			dst.IDs = append(dst.IDs, t.native.after...)
 		}
 		dst.end()
@@ -160,7 +162,7 @@ func (e *encoding) enter(prompt, i int) error {
 	e.asked = true
 	n := 0
 	for _, p := range e.plan.prompts[prompt:] {
-		for j := max(int(p.start), i); p.ids == 0 && j < int(p.end); j++ {
+		for j := max(int(p.start), i); !p.ofIDs() && j < int(p.end); j++ {
 			if e.plan.pieces[j].special != 0 {
 				continue
 			}
@@ -208,7 +210,7 @@ func (t *Tokenizer) explain(kind Kind, body []byte) (Explanation, error) {
 	var e Explanation
 	for _, prompt := range p.prompts {
 		var out ExplainedPrompt
-		if prompt.ids != 0 {
+		if prompt.ofIDs() {
 			ids := append([]uint32(nil), p.ids[prompt.start:prompt.end]...)
 			out.Segments = []Segment{{IDs: ids}}
 			e.Prompts = append(e.Prompts, out)
@@ -229,7 +231,8 @@ func (t *Tokenizer) explain(kind Kind, body []byte) (Explanation, error) {
 			out.Text += text
 			out.Segments = append(out.Segments, s)
 		}
-		out.frame(p.cut && p.addSpecial, t.native.after)
+		out.Beginning = prompt.isBeginning()
+		out.frame(p.cut && p.addSpecial && !out.Beginning, t.native.after)
 		e.Prompts = append(e.Prompts, out)
 	}
 	return e, nil

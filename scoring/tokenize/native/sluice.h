@@ -38,9 +38,15 @@ typedef struct {
   uint32_t special;
 } sluice_piece;
 
+enum {
+  SLUICE_PIECES = 0,
+  SLUICE_IDS = 1,
+  SLUICE_BEGINNING = 2, /* pieces that the prompt begins with; the rest is not known */
+};
+
 typedef struct {
-  size_t start, end; /* pieces, or ids when ids is 1 */
-  uint32_t ids;
+  size_t start, end; /* pieces, or ids */
+  uint32_t kind;
 } sluice_span;
 
 typedef struct {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 use crate::content::Format;
 use crate::failure::{invalid, unsupported, Outcome};
 use crate::json;
-use crate::messages;
+use crate::messages::{self, FirstMedia};
 use crate::template::Template;
 use crate::tools;
 
@@ -46,9 +46,8 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// The text of a chat body, and whether the tokenizer is to add its own
-    /// special tokens to it.
-    pub fn render(&self, mut body: Object) -> Outcome<(String, bool)> {
+    /// The text of a chat body.
+    pub fn render(&self, mut body: Object) -> Outcome<Rendered> {
         if !is_null(body.get("chat_template")) {
             return unsupported("chat_template: a template that comes with the request");
         }
@@ -70,8 +69,12 @@ impl Chat {
             },
         };
         let format = self.format.unwrap_or(template.format);
-        let mut conversation = messages::conversation(body.shift_remove("messages"), format)?;
+        let (mut conversation, media) =
+            messages::conversation(body.shift_remove("messages"), format)?;
         if !template.knows_developer {
+            if media.is_some() && conversation.iter().any(|m| m["role"] == "developer") {
+                return unsupported("messages: a developer beside parts that are not text");
+            }
             messages::demote_developers(&mut conversation);
         }
         let mut variables = self.variables.clone();
@@ -81,13 +84,66 @@ impl Chat {
         variables.entry("documents").or_insert(Json::Null);
         variables.insert("add_generation_prompt".into(), prompted.into());
 
-        let text = if continued {
-            render_continued(template, conversation, variables)?
-        } else {
-            render(template, conversation, variables)?
+        let (text, known) = match media {
+            Some(_) if continued => {
+                return unsupported("continue_final_message: beside parts that are not text")
+            }
+            Some(at) => render_beginning(template, conversation, at, variables)?,
+            None if continued => (render_continued(template, conversation, variables)?, None),
+            None => (render(template, conversation, variables)?, None),
         };
-        Ok((text, add_special))
+        Ok(Rendered {
+            text,
+            add_special,
+            known,
+        })
     }
+}
+
+/// A rendered chat body.
+pub struct Rendered {
+    pub text: String,
+    /// Whether the tokenizer is to add its own special tokens.
+    pub add_special: bool,
+    /// How many bytes of the text are the engine's own, in a conversation with
+    /// parts that are no text.
+    pub known: Option<usize>,
+}
+
+/// Marks the place of the first part that is no text. The character begins no text
+/// that means anything: Unicode keeps it for a program's own use.
+const MEDIA_MARK: &str = "\u{fdd0}MEDIA";
+
+/// Renders a conversation with parts that are no text, and finds how far its text
+/// is known: as far as it is the same with and without a mark at the place of the
+/// first such part. A template that wants parts sees that part as the engine shows
+/// it; another one gets texts, which the engine puts a stand-in in front of that
+/// only it knows, so that the message's whole content is unknown.
+fn render_beginning(
+    template: &Template,
+    conversation: Vec<Object>,
+    at: FirstMedia,
+    variables: Object,
+) -> Outcome<(String, Option<usize>)> {
+    let mut marked = conversation.clone();
+    match marked[at.message].get_mut("content") {
+        Some(Json::Array(parts)) => {
+            let mut part = Map::new();
+            part.insert("type".into(), "text".into());
+            part.insert("text".into(), MEDIA_MARK.into());
+            parts.insert(at.part, Json::Object(part));
+        }
+        Some(Json::String(text)) => text.insert_str(0, MEDIA_MARK),
+        _ => return unsupported("messages: content that is no text"),
+    }
+    let text = render(template, conversation, variables.clone())?;
+    let marked = render(template, marked, variables)?;
+    if !marked.contains(MEDIA_MARK) {
+        return unsupported("messages: the template does not show parts that are not text");
+    }
+    let same = text.bytes().zip(marked.bytes());
+    let known = same.take_while(|(a, b)| a == b).count();
+    Ok((text, Some(known)))
 }
 
 fn render(template: &Template, conversation: Vec<Object>, variables: Object) -> Outcome<String> {

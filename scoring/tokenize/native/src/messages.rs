@@ -31,8 +31,34 @@ const PART_KEYS: [&str; 18] = [
     "video_url",
 ];
 
+/// The types of content parts that are no text, with what the template sees of
+/// them.
+const MEDIA: [(&str, &str); 10] = [
+    ("audio_embeds", "audio"),
+    ("audio_url", "audio"),
+    ("image_embeds", "image"),
+    ("image_pil", "image"),
+    ("image_url", "image"),
+    ("input_audio", "audio"),
+    ("input_image", "image"),
+    ("video_embeds", "video"),
+    ("video_url", "video"),
+    ("input_video", "video"),
+];
+
+/// Where the first part is that is no text: of a message by index, before this
+/// part of it by index.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FirstMedia {
+    pub message: usize,
+    pub part: usize,
+}
+
 /// Reads the messages of a body.
-pub fn conversation(v: Option<Json>, format: Format) -> Outcome<Vec<Object>> {
+pub fn conversation(
+    v: Option<Json>,
+    format: Format,
+) -> Outcome<(Vec<Object>, Option<FirstMedia>)> {
     let list = match v {
         Some(Json::Array(list)) if !list.is_empty() => list,
         Some(Json::Array(_)) => return invalid("messages: an empty list"),
@@ -45,10 +71,16 @@ pub fn conversation(v: Option<Json>, format: Format) -> Outcome<Vec<Object>> {
         None => return invalid("messages: missing; send a list of messages"),
     };
     let mut out = Vec::with_capacity(list.len());
+    let mut first = None;
     for (i, message) in list.into_iter().enumerate() {
         let at = format!("messages[{i}]");
         match message {
-            Json::Object(m) => out.push(message_entry(m, &at, format)?),
+            Json::Object(m) => {
+                let (entry, media) = message_entry(m, &at, format)?;
+                out.push(entry);
+                let here = media.map(|part| FirstMedia { message: i, part });
+                first = first.or(here);
+            }
             other => {
                 return invalid(format!(
                     "{at}: must be an object, not {}",
@@ -57,12 +89,12 @@ pub fn conversation(v: Option<Json>, format: Format) -> Outcome<Vec<Object>> {
             }
         }
     }
-    Ok(out)
+    Ok((out, first))
 }
 
 /// One message as the template sees it: only the fields that the engine hands
-/// on, in its order.
-fn message_entry(mut m: Object, at: &str, format: Format) -> Outcome<Object> {
+/// on, in its order; and the index of its first part that is no text.
+fn message_entry(mut m: Object, at: &str, format: Format) -> Outcome<(Object, Option<usize>)> {
     let role = match m.shift_remove("role") {
         Some(Json::String(role)) => role,
         Some(other) => {
@@ -80,12 +112,16 @@ fn message_entry(mut m: Object, at: &str, format: Format) -> Outcome<Object> {
             .filter_map(without_billing_header)
             .collect();
     }
+    let media = parts.iter().position(|p| p.media.is_some());
     let content = match format {
         Format::Parts if role != "tool" => {
             Json::Array(parts.into_iter().map(Part::into_json).collect())
         }
         // An empty part adds no line here, but does in the list of a tool.
         _ => {
+            if media.is_some() && format == Format::Parts {
+                return unsupported(format!("{at}.content: a part that is not text"));
+            }
             let texts: Vec<String> = parts
                 .into_iter()
                 .map(|p| p.text)
@@ -127,7 +163,7 @@ fn message_entry(mut m: Object, at: &str, format: Format) -> Outcome<Object> {
         }
         out.insert("tools".into(), Json::Null);
     }
-    Ok(out)
+    Ok((out, media))
 }
 
 fn assistant_fields(m: &mut Object, out: &mut Object, at: &str) -> Outcome<()> {
@@ -161,9 +197,11 @@ fn assistant_fields(m: &mut Object, out: &mut Object, at: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// A text part of a message, with the keys that are the template's affair.
+/// A part of a message, with the keys that are the template's affair.
 struct Part {
     text: String,
+    /// What the template sees in place of a text: image, audio or video.
+    media: Option<&'static str>,
     extra: Object,
 }
 
@@ -171,14 +209,22 @@ impl Part {
     fn new(text: String) -> Part {
         Part {
             text,
+            media: None,
             extra: Map::new(),
         }
     }
 
     fn into_json(self) -> Json {
         let mut out = Map::new();
-        out.insert("type".into(), "text".into());
-        out.insert("text".into(), self.text.into());
+        match self.media {
+            Some(kind) => {
+                out.insert("type".into(), kind.into());
+            }
+            None => {
+                out.insert("type".into(), "text".into());
+                out.insert("text".into(), self.text.into());
+            }
+        }
         out.extend(self.extra);
         Json::Object(out)
     }
@@ -220,7 +266,13 @@ fn part(item: Json, format: Format, at: &str) -> Outcome<Option<Part>> {
             "text" => "text",
             "refusal" => "refusal",
             "thinking" => "thinking",
-            _ => return unsupported(format!("{at}: a part that is not text")),
+            other => {
+                let media = MEDIA.iter().find(|(name, _)| *name == other);
+                return match media {
+                    Some((_, kind)) => media_part(item, kind, at).map(Some),
+                    None => unsupported(format!("{at}: a part that is not text")),
+                };
+            }
         },
         _ => return invalid(format!("{at}.type: must be a string")),
     };
@@ -230,7 +282,11 @@ fn part(item: Json, format: Format, at: &str) -> Outcome<Option<Part>> {
     match item.shift_remove(key) {
         Some(Json::String(text)) => {
             item.retain(|k, _| !PART_KEYS.contains(&k.as_str()));
-            Ok(Some(Part { text, extra: item }))
+            Ok(Some(Part {
+                text,
+                media: None,
+                extra: item,
+            }))
         }
         None | Some(Json::Null) if key == "thinking" && format == Format::Parts => {
             unsupported(format!("{at}.thinking: missing"))
@@ -241,6 +297,22 @@ fn part(item: Json, format: Format, at: &str) -> Outcome<Option<Part>> {
             json::kind(&other)
         )),
     }
+}
+
+/// A part that is no text. The engine skips one without content.
+fn media_part(mut item: Object, kind: &'static str, at: &str) -> Outcome<Part> {
+    let has_content = PART_KEYS.iter().any(|k| {
+        !matches!(*k, "type" | "uuid" | "text" | "name" | "closed") && !is_null(item.get(*k))
+    });
+    if !has_content {
+        return unsupported(format!("{at}: a part without content"));
+    }
+    item.retain(|k, _| !PART_KEYS.contains(&k.as_str()));
+    Ok(Part {
+        text: String::new(),
+        media: Some(kind),
+        extra: item,
+    })
 }
 
 /// Drops the line that one client puts first into its system prompt and that is

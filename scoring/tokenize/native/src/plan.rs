@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use crate::chat::Chat;
 use crate::completion::{self, Prompt};
-use crate::failure::{invalid, Failure, Outcome};
+use crate::failure::{invalid, unsupported, Failure, Outcome};
 use crate::json;
 use crate::model::{Model, Piece};
 
@@ -14,9 +14,15 @@ use crate::model::{Model, Piece};
 pub struct Span {
     pub start: usize,
     pub end: usize,
-    /// 1 when the range is one of `Plan::ids`, 0 for `Plan::pieces`.
-    pub ids: u32,
+    /// What the range is of: one of the constants below.
+    pub kind: u32,
 }
+
+/// Pieces; ids; and the pieces that a prompt begins with, of which the rest is not
+/// known.
+pub const PIECES: u32 = 0;
+pub const IDS: u32 = 1;
+pub const BEGINNING: u32 = 2;
 
 /// What a body asks to encode.
 #[derive(Default, Debug)]
@@ -49,9 +55,12 @@ impl Plan {
         };
         match kind {
             CHAT => {
-                let (text, add_special) = chat.render(body)?;
-                plan.add_special = add_special;
-                plan.push_text(model, text);
+                let rendered = chat.render(body)?;
+                plan.add_special = rendered.add_special;
+                match rendered.known {
+                    None => plan.push_text(model, rendered.text),
+                    Some(known) => plan.push_beginning(model, rendered.text, known)?,
+                }
             }
             COMPLETION => {
                 let (prompts, add_special) = completion::prompts(body)?;
@@ -82,7 +91,7 @@ impl Plan {
         self.prompts.push(Span {
             start,
             end: self.pieces.len(),
-            ids: 0,
+            kind: PIECES,
         });
         if self.text.is_empty() {
             self.text = text;
@@ -97,7 +106,28 @@ impl Plan {
         self.prompts.push(Span {
             start,
             end: self.ids.len(),
-            ids: 1,
+            kind: IDS,
         });
+    }
+
+    /// Takes the pieces of a text of which only the first bytes are known, up to
+    /// the last special token there. What comes after that may be encoded together
+    /// with what is not known: gemma3, for one, puts newlines before a picture.
+    fn push_beginning(&mut self, model: &Model, text: String, known: usize) -> Outcome<()> {
+        self.push_text(model, text);
+        if !self.cut {
+            return unsupported("messages: parts that are not text, in a text that cannot be cut");
+        }
+        let count = self
+            .pieces
+            .iter()
+            .rposition(|p| p.special != 0 && p.start + p.len <= known)
+            .map_or(0, |i| i + 1);
+        self.pieces.truncate(count);
+        if let Some(span) = self.prompts.last_mut() {
+            span.end = count;
+            span.kind = BEGINNING;
+        }
+        Ok(())
     }
 }
