@@ -81,7 +81,7 @@ func (f *simulateFlags) registerFleet(fs *pflag.FlagSet) {
 	fs.StringVar(&f.profile, "profile", "", "`NAME` of the workers' size and speed: "+strings.Join(profileNames(), ", ")+
 		" (default "+simulate.Profiles[0].Name+", for a trace "+simulate.Profiles[1].Name+")")
 	fs.StringSliceVar(&f.slow, "slow", nil, "`WORKER=FACTOR` makes a worker, counted from 0, so many times slower")
-	fs.Float64Var(&f.shared, "shared-cores", 0, "all workers compute on one machine, which runs so many of their steps at full speed at once; 0 is a machine each")
+	fs.Float64Var(&f.shared, "shared-cores", 0, "all workers compute on one machine, which runs so many of their steps at full speed at once, their fixed parts aside; 0 is a machine each")
 	fs.IntVar(&f.blockSize, "block-size", 0, "tokens of a cache block (default by profile, as of all flags down to --attention)")
 	fs.IntVar(&f.cacheBlocks, "cache-blocks", 0, "blocks of a worker's cache")
 	fs.IntVar(&f.batchTokens, "batch-tokens", 0, "tokens of a step")

@@ -18,8 +18,9 @@ type Config struct {
 	// Slow multiplies the steps of single workers, by index from 0.
 	Slow map[int]float64
 	// SharedCores makes all workers compute on one machine, which can run this
-	// many of their steps at full speed at once: k steps under way beyond it
-	// take k/SharedCores times as long. 0 gives each worker a machine of its own.
+	// many of their steps at full speed at once: with k of them, each takes
+	// k/SharedCores times as long, its fixed part (Timing.Step) excepted. 0 gives
+	// each worker a machine of its own.
 	SharedCores float64
 
 	// EventDelay is how long cache events are on their way to the router.

@@ -6,42 +6,54 @@ import (
 	"time"
 )
 
-// cores is the computer that workers share: k steps under way beyond limit each
-// proceed at limit/k of full speed (processor sharing). With limit 0 there is
-// none.
+// cores is the computer that workers share: k steps that compute at a time, with
+// k beyond limit, each proceed at limit/k of full speed (processor sharing). The
+// fixed part of a step does not compute: it is the engine's own bookkeeping, on
+// which a core sits that no other worker wants. With limit 0 there are no cores
+// to share.
 type cores struct {
 	limit float64
 	at    time.Duration // work is true as of then
 	jobs  []job         // in the order they came
 }
 
-// job is a step under way with the work it has left, in nanoseconds at full
-// speed.
+// job is a step under way: it computes from then on, and has that much work left
+// in nanoseconds at full speed.
 type job struct {
 	worker int
+	from   time.Duration
 	work   float64
 }
 
-// rate is how fast each job proceeds.
-func (c *cores) rate() float64 { return min(1, c.limit/float64(len(c.jobs))) }
+// rate is how fast each job that computes proceeds.
+func (c *cores) rate() float64 {
+	k := 0
+	for i := range c.jobs {
+		if c.jobs[i].from <= c.at {
+			k++
+		}
+	}
+	return min(1, c.limit/float64(max(1, k)))
+}
 
-// advance does the work of the time until now. It is done when a step comes or
-// goes and at no other time, so that what else happens does not change how it is
-// rounded.
+// advance does the work of the time until now, during which no job may come, go
+// or begin to compute. It is done then and at no other time, so that what else
+// happens does not change how work is rounded.
 func (c *cores) advance(now time.Duration) {
-	if len(c.jobs) > 0 {
-		done := float64(now-c.at) * c.rate()
-		for i := range c.jobs {
+	done := float64(now-c.at) * c.rate()
+	for i := range c.jobs {
+		if c.jobs[i].from <= c.at {
 			c.jobs[i].work -= done
 		}
 	}
 	c.at = now
 }
 
-// enter adds a step that begins now, of the given duration at full speed.
-func (c *cores) enter(now time.Duration, worker int, d time.Duration) {
+// enter adds a step that begins now: its fixed part, and what it takes in all at
+// full speed.
+func (c *cores) enter(now time.Duration, worker int, fixed, d time.Duration) {
 	c.advance(now)
-	c.jobs = append(c.jobs, job{worker, float64(d)})
+	c.jobs = append(c.jobs, job{worker, now + min(fixed, d), float64(max(0, d-fixed))})
 }
 
 // leave takes a worker's step out as of now.
@@ -50,19 +62,21 @@ func (c *cores) leave(now time.Duration, worker int) {
 	c.jobs = slices.DeleteFunc(c.jobs, func(j job) bool { return j.worker == worker })
 }
 
-// next says which step ends next, and when, if no other begins before.
-func (c *cores) next() (at time.Duration, worker int, ok bool) {
-	if len(c.jobs) == 0 {
-		return 0, 0, false
-	}
-	first := &c.jobs[0]
+// next says what is next if no step begins before, and when: a worker's step
+// ends, or, with ends false, begins to compute, for which advance is due.
+func (c *cores) next() (at time.Duration, worker int, ends, ok bool) {
+	at, rate := never, c.rate()
 	for i := range c.jobs {
-		if c.jobs[i].work < first.work {
-			first = &c.jobs[i]
+		j := &c.jobs[i]
+		due, over := j.from, j.from <= c.at
+		if over {
+			due = c.at + time.Duration(max(0, math.Ceil(j.work/rate)))
+		}
+		if due < at {
+			at, worker, ends = due, j.worker, over
 		}
 	}
-	left := max(0, math.Ceil(first.work/c.rate()))
-	return c.at + time.Duration(left), first.worker, true
+	return at, worker, ends, at != never
 }
 
 // busy says whether a step of the worker is under way.

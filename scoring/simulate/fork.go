@@ -15,6 +15,7 @@ const never = time.Duration(math.MaxInt64)
 // requests.
 type fork struct {
 	engines []*engine.Engine
+	fixed   []time.Duration // part of a step, by worker
 	cores   cores
 	now     time.Duration
 }
@@ -24,6 +25,7 @@ func newFork(m *sim) *fork {
 	f.cores.jobs = slices.Clone(m.cores.jobs)
 	for _, n := range m.nodes {
 		f.engines = append(f.engines, n.eng.Clone())
+		f.fixed = append(f.fixed, n.fixed)
 	}
 	return f
 }
@@ -39,12 +41,16 @@ func (f *fork) firstToken(w int, p *engine.Prepared) time.Duration {
 		f.begin(w)
 	}
 	for {
-		at, next, ok := f.cores.next()
+		at, next, ends, ok := f.cores.next()
 		if !ok {
 			panic("BUG: a request waits and no step is under way")
 		}
-		f.cores.leave(at, next)
 		f.now = at
+		if !ends {
+			f.cores.advance(at)
+			continue
+		}
+		f.cores.leave(at, next)
 		for _, out := range f.engines[next].End(epoch.Add(at)).Outputs {
 			if next == w && out.ID == id {
 				return at
@@ -57,6 +63,6 @@ func (f *fork) firstToken(w int, p *engine.Prepared) time.Duration {
 // begin starts a worker's next step, if there is anything to do.
 func (f *fork) begin(w int) {
 	if st, ok := f.engines[w].Begin(epoch.Add(f.now)); ok {
-		f.cores.enter(f.now, w, st.Duration)
+		f.cores.enter(f.now, w, f.fixed[w], st.Duration)
 	}
 }

@@ -34,34 +34,39 @@ func TestAgendaIsInOrder(t *testing.T) {
 	}
 }
 
-// TestCores has two steps share one core: the first one alone for 10, both for
-// 20 at half speed each, the second one alone for the rest.
+// TestCores has two steps share one core, in which 5 of each are fixed.
 func TestCores(t *testing.T) {
 	c := cores{limit: 1}
-	if _, _, ok := c.next(); ok {
+	if _, _, _, ok := c.next(); ok {
 		t.Error("a step ends and none is under way")
 	}
-	c.enter(5, 0, 20)
-	if at, w, ok := c.next(); at != 25 || w != 0 || !ok {
-		t.Fatalf("alone, worker %d ends at %d", w, at)
+	next := func(at time.Duration, worker int, ends bool) {
+		t.Helper()
+		if a, w, e, ok := c.next(); a != at || w != worker || e != ends || !ok {
+			t.Fatalf("at %d worker %d is next (ends: %v), want at %d worker %d (ends: %v)", a, w, e, at, worker, ends)
+		}
 	}
-	c.enter(15, 1, 30)
-	if at, w, _ := c.next(); at != 35 || w != 0 {
-		t.Fatalf("of two, worker %d ends first, at %d", w, at)
-	}
-	c.leave(35, 0)
+	c.enter(5, 0, 5, 25)
+	next(10, 0, false)
+	c.advance(10) // 20 to compute
+	next(30, 0, true)
+	c.enter(15, 1, 5, 35) // 15 left of the first one
+	next(20, 1, false)
+	c.advance(20) // 10 left, at half speed
+	next(40, 0, true)
+	c.leave(40, 0) // 20 left of the second one, alone
 	if c.busy(0) || !c.busy(1) {
 		t.Error("busy is wrong")
 	}
-	if at, w, _ := c.next(); at != 55 || w != 1 {
-		t.Fatalf("then worker %d ends at %d", w, at)
-	}
-	wide := cores{limit: 2}
-	wide.enter(0, 0, 20)
-	wide.enter(0, 1, 20)
-	if at, _, _ := wide.next(); at != 20 {
-		t.Errorf("two steps on two cores end at %d", at)
-	}
+	next(60, 1, true)
+	c.leave(60, 1)
+
+	c.limit = 2
+	c.enter(70, 0, 1, 20)
+	c.enter(70, 1, 1, 20)
+	next(71, 0, false)
+	c.advance(71)
+	next(90, 0, true)
 }
 
 // TestTranslate gives the router the engine's own events, and compares what it

@@ -37,8 +37,8 @@ var Profiles = [...]Profile{
 		Engine: engine.Config{
 			BlockSize: 32, Blocks: 512, MaxSeqs: 8, BatchTokens: 1024,
 			Timing: engine.Timing{
-				Step: 35 * time.Millisecond, PrefillToken: 330 * time.Microsecond, DecodeSeq: 2 * time.Millisecond,
-				Context: 2 * time.Millisecond, Attention: 50 * time.Millisecond,
+				Step: 35 * time.Millisecond, PrefillToken: 200 * time.Microsecond, DecodeSeq: 2 * time.Millisecond,
+				Context: time.Millisecond, Attention: 120 * time.Millisecond,
 			},
 		},
 		SharedCores: 1,

@@ -108,7 +108,7 @@ func newSim(cfg *Config, plan *Plan, s Strategy) (*sim, error) {
 		m.fleet.SetReady(up, id, true, "")
 		m.fleet.SetCapacity(id, cfg.Engine.BlockSize, cfg.Engine.Blocks)
 		m.fleet.SetView(id, 0, scoring.ViewLive)
-		m.nodes = append(m.nodes, &node{id: id, eng: eng, calls: make(map[engine.ID]*call)})
+		m.nodes = append(m.nodes, &node{id: id, eng: eng, fixed: cfg.engine(i).Timing.Step, calls: make(map[engine.ID]*call)})
 		m.ids = append(m.ids, id)
 	}
 	if s.oracle {
@@ -156,9 +156,13 @@ func (m *sim) nextHead() {
 
 // step lets the next thing happen.
 func (m *sim) step() {
-	if at, worker, ok := m.cores.next(); ok && (len(m.agenda.heap) == 0 || at <= m.agenda.heap[0].at) {
-		m.cores.leave(at, worker)
+	if at, worker, ends, ok := m.cores.next(); ok && (len(m.agenda.heap) == 0 || at <= m.agenda.heap[0].at) {
 		m.now = at
+		if !ends {
+			m.cores.advance(at)
+			return
+		}
+		m.cores.leave(at, worker)
 		m.endStep(worker)
 		return
 	}
@@ -241,7 +245,7 @@ func (m *sim) beginStep(worker int) {
 	n.computed += st.Prefill
 	n.busyTime += st.Duration
 	if m.cores.limit > 0 {
-		m.cores.enter(m.now, worker, st.Duration)
+		m.cores.enter(m.now, worker, n.fixed, st.Duration)
 		return
 	}
 	m.agenda.add(m.now+st.Duration, stepEnds, worker)
