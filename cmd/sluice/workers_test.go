@@ -103,6 +103,18 @@ func TestWorkersFromFile(t *testing.T) {
 	if text := metricsText(t, a); strings.Contains(text, `sluice_worker_ready{pool="general",worker="`+leaving) {
 		t.Error("a draining worker has series")
 	}
+	page, err := json.Marshal(a.debugWorkers())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{
+		`"source":"file","state":"draining"`, `"draining_until":"`, `"source":"static","state":"ready"`,
+		`"lists":[{"pool":"general","kind":"file","workers":1,"draining":1,"updates":2,"failures":0,`,
+	} {
+		if !strings.Contains(string(page), part) {
+			t.Errorf("/debug/workers lacks %s: %s", part, page)
+		}
+	}
 	tour := newTour(d, a, io.Discard)
 	for i := range 4 {
 		got, err := tour.ask(t.Context(), "acme", user(fmt.Sprint("while it drains ", i)))

@@ -126,3 +126,51 @@ func TestHealthEjection(t *testing.T) {
 		t.Errorf("level %d after a good minute", h.level)
 	}
 }
+
+// One that comes back is on trial until a request has gone well.
+func TestHealthTrial(t *testing.T) {
+	now := time.Unix(1000, 0)
+	h := newHealth(t)
+	is := func(want State) {
+		t.Helper()
+		if got := h.state(); got != want {
+			t.Fatalf("state %s, want %s", got, want)
+		}
+	}
+	is(StateNew)
+	h.pass()
+	is(StateReady) // the first time there is nothing to prove
+	for range 3 {
+		h.requestFailed("reset")
+	}
+	h.spread = func(d time.Duration) time.Duration { return d + time.Second }
+	h.eject(now)
+	is(StateEjected)
+	if !h.ejectedUntil.Equal(now.Add(6 * time.Second)) {
+		t.Errorf("set aside until %v", h.ejectedUntil)
+	}
+	h.pardon()
+	is(StateTrial)
+	if h.clean() {
+		t.Error("a success would change nothing")
+	}
+	h.requestDone(now)
+	is(StateReady)
+	h.fail("refused", true)
+	is(StateDown)
+	h.pass()
+	is(StateDown)
+	h.pass()
+	is(StateTrial)
+	h.wrong = "another model"
+	is(StateUnusable)
+	h.wrong = ""
+	// Another process is forgiven the failures, and still has to prove itself.
+	h.requestDone(now.Add(time.Hour))
+	if !h.clean() {
+		t.Error("something is left of the past")
+	}
+	h.eject(now)
+	h.forget()
+	is(StateTrial)
+}
