@@ -23,6 +23,10 @@ type Checker struct {
 	// wg counts the goroutines of Run.
 	wg sync.WaitGroup
 
+	// applyMu makes taking over a list one step, so that two lists can't both
+	// take a name or an address. It is taken before all others.
+	applyMu sync.Mutex
+
 	// mu protects what follows.
 	mu       sync.RWMutex
 	members  []*member // in the order they were added

@@ -53,6 +53,13 @@ type Source struct {
 // source is a Source that is followed.
 type source struct {
 	Source
+	// again has room for one: names or addresses have become free.
+	again chan struct{}
+
+	// Owned by follow: the last list, what is wrong with it, and why there is no
+	// newer one.
+	last      []Worker
+	part, gap error
 
 	mu     sync.Mutex // protects status
 	status SourceStatus
@@ -74,7 +81,9 @@ func (c *Checker) Follow(s Source) error {
 	case s.MaxWorkers < 1:
 		return fmt.Errorf("cannot follow the workers of pool %q: at most %d workers, want at least 1", s.Pool, s.MaxWorkers)
 	}
-	c.sources = append(c.sources, &source{Source: s, status: SourceStatus{Pool: s.Pool, Kind: s.Kind}})
+	c.sources = append(c.sources, &source{
+		Source: s, again: make(chan struct{}, 1), status: SourceStatus{Pool: s.Pool, Kind: s.Kind},
+	})
 	return nil
 }
 
@@ -114,40 +123,52 @@ func (c *Checker) follow(ctx context.Context, s *source) {
 			return
 		case u := <-up:
 			c.update(ctx, s, u)
+		case <-s.again:
+			if s.part != nil {
+				c.note(s, c.apply(ctx, s))
+			}
 		}
 	}
 }
 
 // update takes over an answer of the source.
 func (c *Checker) update(ctx context.Context, s *source, u Update) {
-	now, err, changed := c.cfg.Now(), u.Err, false
-	if err == nil {
-		changed, err = c.apply(ctx, s, u.Workers)
+	s.gap = u.Err
+	changed := false
+	if u.Err == nil {
+		s.last = u.Workers
+		changed = c.apply(ctx, s)
 	}
+	s.mu.Lock()
+	if u.Err == nil {
+		s.status.Updates++
+		s.status.LastUpdate = c.cfg.Now()
+	}
+	if u.Err != nil || s.part != nil {
+		s.status.Failures++
+	}
+	s.mu.Unlock()
+	c.note(s, changed)
+}
+
+// note shows how the source is, and logs when that changes.
+func (c *Checker) note(s *source, changed bool) {
 	text := ""
-	if err != nil {
+	if err := errors.Join(s.gap, s.part); err != nil {
 		text = clipTo(err.Error(), maxSourceError)
 	}
 	s.mu.Lock()
-	st := &s.status
-	before := st.Error
-	st.Error = text
-	if u.Err == nil {
-		st.Updates++
-		st.LastUpdate = now
-	}
-	if err != nil {
-		st.Failures++
-	}
+	before := s.status.Error
+	s.status.Error = text
 	if changed {
-		st.LastChange = now
+		s.status.LastChange = c.cfg.Now()
 	}
 	s.mu.Unlock()
 	switch {
 	case text == before:
 	case text == "":
 		c.log.Info("the list of workers is good again", "pool", s.Pool, "source", s.Kind)
-	case u.Err != nil:
+	case s.gap != nil:
 		c.log.Warn("no list of workers, keeping the last one", "pool", s.Pool, "source", s.Kind, "error", text)
 	default:
 		c.log.Warn("the list of workers can be used in part only", "pool", s.Pool, "source", s.Kind, "error", text)
@@ -158,10 +179,13 @@ func (c *Checker) update(ctx context.Context, s *source, u Update) {
 // several things.
 const maxSourceError = 1000
 
-// apply makes the source's workers equal to list. It reports whether that
-// changed anything; err says what of the list can't be used.
-func (c *Checker) apply(ctx context.Context, s *source, list []Worker) (changed bool, err error) {
-	list, err = c.usable(s, list)
+// apply makes the source's workers equal to its last list, as far as that can be
+// used, and reports whether anything changed. What others have to give up first
+// is tried again when they do.
+func (c *Checker) apply(ctx context.Context, s *source) (changed bool) {
+	c.applyMu.Lock()
+	defer c.applyMu.Unlock()
+	list, err := c.usable(s, s.last)
 	wanted := make(map[string]*Worker, len(list))
 	for i := range list {
 		wanted[list[i].Name] = &list[i]
@@ -191,7 +215,23 @@ func (c *Checker) apply(ctx context.Context, s *source, list []Worker) (changed 
 	if added+len(gone) > 0 {
 		c.log.Info("workers changed", "pool", s.Pool, "source", s.Kind, "added", added, "removed", len(gone), "workers", len(have)+added)
 	}
-	return added+len(gone) > 0, errors.Join(err, errors.Join(errs...))
+	s.part = errors.Join(err, errors.Join(errs...))
+	if len(gone) > 0 {
+		for _, o := range c.sources {
+			if o != s {
+				o.tryAgain()
+			}
+		}
+	}
+	return added+len(gone) > 0
+}
+
+// tryAgain has the source's list applied again, if not all of it could be used.
+func (s *source) tryAgain() {
+	select {
+	case s.again <- struct{}{}:
+	default:
+	}
 }
 
 // of returns the workers of a source that are in force.

@@ -336,6 +336,7 @@ func TestListInPart(t *testing.T) {
 		if src := p.c.Sources()[1]; !strings.Contains(src.Error, `worker "w2" of pool "p"`) || src.Failures != 1 || src.Updates != 1 {
 			t.Errorf("the source is %+v", src)
 		}
+		p.other.list()
 		p.feed.list(at("w2", "10.0.0.2"), Worker{Name: "w4", URL: "nonsense"})
 		wantError("url")
 		p.states("fixed=ready", "w2=ready")
@@ -347,6 +348,38 @@ func TestListInPart(t *testing.T) {
 		p.feed.list(at("a", "10.0.1.1"), at("b", "10.0.1.2"), at("c", "10.0.1.3"))
 		p.states("fixed=ready", "a=ready", "b=ready", "c=ready")
 		wantError("")
+	})
+}
+
+// A worker that moves to another list comes over when the first one lets go of
+// it, in whichever order the two are written.
+func TestWorkerMovesBetweenLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startPark(t, nil)
+		w := at("w1", "10.0.0.1")
+		p.feed.list(w, at("w2", "10.0.0.2"))
+		p.other.list(w)
+		if src := p.c.Sources()[1]; !strings.Contains(src.Error, `"w1": the name is taken`) {
+			t.Errorf("the source is %+v", src)
+		}
+		p.other.fail("no answer")
+		p.feed.list(at("w2", "10.0.0.2"))
+		p.states("w2=ready", "w1=ready")
+		if s := p.c.Snapshot()[1]; s.Pool != "q" {
+			t.Errorf("w1 is in pool %s", s.Pool)
+		}
+		if src := p.c.Sources()[1]; src.Error != "no answer" || src.Workers != 1 || src.Updates != 1 || src.Failures != 2 || src.LastChange.IsZero() {
+			t.Errorf("the source is %+v", src)
+		}
+		p.other.list(w)
+		if src := p.c.Sources()[1]; src.Error != "" || src.Updates != 2 {
+			t.Errorf("the source is %+v", src)
+		}
+		// The other way round it is gone in between.
+		p.other.list()
+		p.states("w2=ready")
+		p.feed.list(w, at("w2", "10.0.0.2"))
+		p.states("w2=ready", "w1=ready")
 	})
 }
 
