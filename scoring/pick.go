@@ -159,18 +159,16 @@ func (f *Fleet) predict(now time.Time, req *Request, s *scratch, c *candidate) {
 	coef := w.predictor.coef
 
 	waiting, others := w.others(now, f.cfg.LoadStale)
-	own := w.ahead(now, w.predictor.rate(speed), f.cfg.BatchTokens)
+	perToken, perPair := w.predictor.costs(speed)
+	own, pairs := w.ahead(now, perToken, perPair, f.cfg.BatchTokens)
 	c.ahead = own + waiting*w.meanTokens
 	c.running = float64(w.running) + others
-	pairs := waiting * attentionPairs(w.meanTokens, 0)
-	if w.tokens > 0 {
-		pairs += w.pairs * own / float64(w.tokens)
-	}
+	pairs += waiting * attentionPairs(w.meanTokens, 0)
 	steps := 1 + (c.ahead+float64(c.work))/float64(f.cfg.BatchTokens)
 	c.x = vector{1, (c.ahead + float64(c.work)) / 1000, c.running * steps, pairs + c.pairs}
 	c.fixed = max(w.slotWait(waiting+others, f.cfg.MaxSeqs), w.spaceWait(now, f.cfg.LoadStale, s.keys(c), s.size(c), req.prompt()))
 	// What is ahead is computed in the same time.
-	c.fixed = max(0, c.fixed-speed*(coef[1]*c.ahead/1000+coef[3]*pairs))
+	c.fixed = max(0, c.fixed-perToken*c.ahead-perPair*pairs)
 	c.raw = clamp(c.fixed+speed*coef.dot(c.x), minTTFT.Seconds(), maxTTFT.Seconds())
 	c.base = speed * coef[0]
 	c.prefill = speed * (coef[1]*float64(c.work)/1000 + coef[3]*c.pairs)

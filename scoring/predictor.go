@@ -130,8 +130,11 @@ func (p *predictor) speed(now time.Time, halfLife time.Duration) float64 {
 	return math.Exp(p.logSpeed * math.Exp2(-idle))
 }
 
-// rate is the tokens prefilled in a second at the given speed factor.
-func (p *predictor) rate(speed float64) float64 { return 1000 / (p.coef[1] * speed) }
+// costs are the seconds of a token and of a million attention pairs at the given
+// speed factor.
+func (p *predictor) costs(speed float64) (perToken, perPair float64) {
+	return speed * p.coef[1] / 1000, speed * p.coef[3]
+}
 
 // relax lets what was learned give way to the pool's coefficients: the weight
 // of the samples halves for each half-life without a first token.

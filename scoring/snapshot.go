@@ -243,11 +243,13 @@ func (f *Fleet) snapshot(now time.Time, w *worker) WorkerSnapshot {
 	w.advance(now)
 	p := &w.predictor
 	speed := p.speed(now, f.cfg.IdleHalfLife)
+	perToken, perPair := p.costs(speed)
+	ahead, _ := w.ahead(now, perToken, perPair, f.cfg.BatchTokens)
 	return WorkerSnapshot{
 		Worker: w.info(), Models: slices.Clone(w.spec.Models), Adapters: slices.Clone(w.spec.Adapters),
 		Ready: w.ready, Reason: w.reason, Retired: w.retired, Trial: w.trial, Added: w.added,
 		InFlight: w.inFlight(), Prefilling: w.prefilling,
-		Ahead:        int(w.ahead(now, p.rate(speed), f.cfg.BatchTokens)),
+		Ahead:        int(ahead),
 		Coefficients: p.coef.coefficients(), Speed: speed, Trained: p.trained,
 		ErrorP50: math.Exp(p.median), ErrorP90: math.Exp(p.upper),
 		Load: w.seen[0].load, LoadObserved: w.seen[0].at,

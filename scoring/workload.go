@@ -156,25 +156,35 @@ func (l *workload) others(now time.Time, stale time.Duration) (waiting, running 
 		weight * float64(min(o.running, l.seen[1].running))
 }
 
-// ahead is how many uncached tokens the engine must still prefill before a
-// request that arrives now, if it prefills rate tokens a second and up to batch
-// tokens a step.
+// ahead is how many uncached tokens, and attention pairs in millions, the engine
+// must still prefill before a request that arrives now, if it takes perToken and
+// perPair seconds for one of them, and up to batch tokens a step.
 //
-// The engine works at the head of the queue, so tokens done since mark are
+// The engine works at the head of the queue, so what it has done since mark is
 // taken off; but no more than the head's own, or one step's, as otherwise a
 // first token would have been seen. When even that is overdue, the worker is
 // slower than believed, and the longer it is, the longer it will be: half the
 // overdue time is added.
-func (l *workload) ahead(now time.Time, rate float64, batch int) float64 {
+func (l *workload) ahead(now time.Time, perToken, perPair float64, batch int) (tokens, pairs float64) {
 	if l.prefilling == 0 {
-		return 0
+		return 0, 0
 	}
-	done := max(0, now.Sub(l.mark).Seconds()) * rate
-	due := float64(max(l.head.work, min(batch, l.tokens)))
-	if done <= due {
-		return float64(l.tokens) - done
+	tokens, pairs = float64(l.tokens), l.pairs
+	dueTokens, duePairs := float64(l.head.work), l.head.pairs
+	if step := float64(min(batch, l.tokens)); dueTokens < step {
+		dueTokens, duePairs = step, pairs*step/tokens
 	}
-	return float64(l.tokens) - due + (done-due)/2
+	due := dueTokens*perToken + duePairs*perPair
+	if due <= 0 {
+		return tokens, pairs
+	}
+	spent := max(0, now.Sub(l.mark).Seconds())
+	done := min(1, spent/due)
+	tokens, pairs = tokens-done*dueTokens, pairs-done*duePairs
+	if spent > due {
+		tokens += (spent - due) / 2 / perToken
+	}
+	return tokens, max(0, pairs)
 }
 
 // slotWait is how long a request that arrives now waits for a sequence to end

@@ -18,7 +18,7 @@ func TestWorkAhead(t *testing.T) {
 	}
 	f := func(name string, l *workload, ms int, want float64) {
 		t.Helper()
-		if got := l.ahead(at(ms), rate, batch); math.Abs(got-want) > 1e-6 {
+		if got, _ := l.ahead(at(ms), 1.0/rate, 0, batch); math.Abs(got-want) > 1e-6 {
 			t.Errorf("%s: %v tokens ahead, want %v", name, got, want)
 		}
 	}
@@ -37,6 +37,19 @@ func TestWorkAhead(t *testing.T) {
 	f("and left", l, 3300, 0)
 	if l.running != 1 || l.prefilling != 0 || l.tokens != 0 {
 		t.Errorf("%+v", l)
+	}
+}
+
+// TestAttentionIsPartOfWhatIsAhead has a long prompt in the queue whose time is
+// mostly attention: after half of it, half of the work is left.
+func TestAttentionIsPartOfWhatIsAhead(t *testing.T) {
+	l := new(workload)
+	l.push(epoch, &Reservation{work: 1000, pairs: 9})
+	for ms, want := range map[int][2]float64{0: {1000, 9}, 5000: {500, 4.5}, 10_000: {0, 0}, 12_000: {1000, 0}} {
+		tokens, pairs := l.ahead(epoch.Add(time.Duration(ms)*time.Millisecond), 0.001, 1, 1024)
+		if math.Abs(tokens-want[0]) > 1e-6 || math.Abs(pairs-want[1]) > 1e-6 {
+			t.Errorf("after %d ms %v tokens and %v pairs are ahead, want %v", ms, tokens, pairs, want)
+		}
 	}
 }
 
