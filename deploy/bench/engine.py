@@ -131,9 +131,9 @@ class Bench:
                     try:
                         run |= self.measure(name, workload, rep)
                         print(engine_report.line(run), flush=True)
-                    except Failed as e:
-                        run["failed"] = str(e)
-                        print(f"FAILED: {e}", flush=True)
+                    except Exception as e:  # a run is reported, whatever it died of, and the others go on
+                        run["failed"] = str(e) if isinstance(e, Failed) else f"{type(e).__name__}: {e}"
+                        print(f"FAILED: {run['failed']}", flush=True)
                     self.runs.append(run)
                     self.save()
         return sum("failed" in r for r in self.runs)
@@ -224,14 +224,26 @@ def first_error(record):
     return next((str(r["info"].get("error"))[:200] for r in record["errored"]), "no reason given")
 
 
+def first_token_ms(request):
+    """GuideLLM's own figure, or, for an answer of tokens that are no text, the first event of the stream.
+
+    vLLM sends that event with the first token. A model of random weights has such answers now and then.
+    """
+    if request["time_to_first_token_ms"] is not None:
+        return request["time_to_first_token_ms"]
+    timings = request["info"]["timings"]
+    return 1000 * (timings["first_request_iteration"] - timings["request_start"])
+
+
 def summary(record):
     """Times in ms. Requests per second count from the first start to the last end."""
     good = record["successful"]
-    ttft = [r["time_to_first_token_ms"] for r in good]
+    ttft = [first_token_ms(r) for r in good]
     whole = [1000 * r["request_latency"] for r in good]
     span = max(r["request_end_time"] for r in good) - min(r["request_start_time"] for r in good)
     return {
-        "requests": len(good), "errors": len(record["errored"]) + len(record["incomplete"]),
+        "requests": len(good), "without_text": sum(r["time_to_first_token_ms"] is None for r in good),
+        "errors": len(record["errored"]) + len(record["incomplete"]),
         "first_error": first_error(record) if record["errored"] else None,
         "ttft_ms": engine_report.spread_of(ttft), "e2e_ms": engine_report.spread_of(whole),
         "requests_per_second": round(len(good) / span, 3), "seconds": round(span, 1),

@@ -85,7 +85,13 @@ def compare(good):
 
 
 def failures(runs):
-    return [f"- {r['router']}, repetition {r['rep']}: {r['failed']}" for r in runs if "failed" in r]
+    """Runs that gave no figures, and repetitions whose routers did not get the same prompts."""
+    out = [f"- {r['router']}, repetition {r['rep']}: {r['failed']}" for r in runs if "failed" in r]
+    for rep in dict.fromkeys(r["rep"] for r in runs):
+        sums = {r["prompt_tokens"] for r in runs if r["rep"] == rep and "failed" not in r and not r["errors"]}
+        if len(sums) > 1:
+            out.append(f"- repetition {rep}: the routers did not get the same prompts, their tokens were {sorted(sums)}")
+    return out
 
 
 def predictions(runs):
