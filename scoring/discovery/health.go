@@ -13,7 +13,7 @@ type health struct {
 
 	// Active checks.
 	checked       bool
-	up            bool
+	up, wasUp     bool
 	passes, fails int // in a row
 	failure       string
 
@@ -41,8 +41,8 @@ func (h *health) pass() (cameUp bool) {
 	if h.up || !first && h.passes < h.cfg.HealthyAfter {
 		return false
 	}
-	h.up = true
-	h.trial = h.trial || !first
+	h.trial = h.trial || h.wasUp
+	h.up, h.wasUp = true, true
 	return true
 }
 

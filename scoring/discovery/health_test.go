@@ -75,6 +75,9 @@ func TestHealthStartsDown(t *testing.T) {
 	h.expect(t, false, "passed 1 of 2")
 	h.pass()
 	h.expect(t, true, "")
+	if h.trial {
+		t.Error("one that was never up has not come back")
+	}
 	h.wrong = "serves another model"
 	h.expect(t, false, "another model")
 }
