@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -70,8 +71,8 @@ func parseEndpoint(endpoint string, bind bool) (network, addr string, err error)
 	if err != nil {
 		return "", "", fmt.Errorf("%q is no endpoint: want tcp://host:port, with [] around an IPv6 address", endpoint)
 	}
-	if _, err := net.LookupPort("tcp", port); err != nil {
-		return "", "", fmt.Errorf("%q has the port %q: want a number up to 65535", endpoint, port)
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return "", "", fmt.Errorf("%q has the port %q: want a number from 1 to 65535", endpoint, port)
 	}
 	if host == "*" {
 		host = ""
