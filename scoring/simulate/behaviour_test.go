@@ -135,7 +135,7 @@ func TestOracleIsRight(t *testing.T) {
 		if plan.Streams > 0 || slices.ContainsFunc(plan.Requests, func(r Request) bool { return r.Turn }) {
 			return // others may come after the last one
 		}
-		m, err := newSim(cfg, plan, Strategy{oracle: true})
+		m, err := newSim(cfg, plan, Strategy{oracle: greedy})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,13 +208,13 @@ func TestWarmup(t *testing.T) {
 }
 
 func TestParseStrategy(t *testing.T) {
-	for _, s := range Strategies() {
+	for _, s := range append(Strategies(), Strategy{oracle: foresight}) {
 		if got, err := ParseStrategy(s.String()); err != nil || got != s {
 			t.Errorf("%s: %v, %v", s, got, err)
 		}
 	}
 	_, err := ParseStrategy("fastest")
-	if want := `"fastest" is no strategy, should be one of ttft, random, round-robin, least-loaded, prefix-only, oracle`; errText(err) != want {
+	if want := `"fastest" is no strategy, should be one of ttft, random, round-robin, least-loaded, prefix-only, oracle, oracle-foresight`; errText(err) != want {
 		t.Errorf("got %v", err)
 	}
 }

@@ -66,8 +66,9 @@ type Sample struct {
 	Prompt, Cached, Output int
 }
 
-// Run routes the plan under a strategy and reports how it went. cfg must be
-// valid.
+// Run routes the plan under a strategy and reports how it went. The strategy
+// oracle-foresight needs to know what comes next: it fails with shared cores, in
+// a closed loop and for conversations.
 func Run(cfg *Config, plan *Plan, s Strategy) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -111,9 +112,9 @@ func newSim(cfg *Config, plan *Plan, s Strategy) (*sim, error) {
 		m.nodes = append(m.nodes, &node{id: id, eng: eng, fixed: cfg.engine(i).Timing.Step, calls: make(map[engine.ID]*call)})
 		m.ids = append(m.ids, id)
 	}
-	if s.oracle {
+	if s.oracle != noOracle {
 		var err error
-		if m.oracle, err = newOracle(m); err != nil {
+		if m.oracle, err = newOracle(m, s.oracle); err != nil {
 			return nil, err
 		}
 	}
@@ -194,20 +195,18 @@ func (m *sim) arrive(i int) {
 	for _, s := range r.Prompt {
 		m.prompt = s.append(m.prompt)
 	}
-	p, err := m.eng.Prepare(engine.Request{Prompt: m.prompt, MaxTokens: r.Output, IgnoreEOS: true})
-	if err != nil {
-		panic("BUG: a plan that was checked does not fit: " + err.Error())
-	}
+	p := m.prepare(i, m.prompt)
 	c := &call{index: i, sent: m.now, keep: !m.plan.end(i)}
 	req := scoring.Request{Model: model, Pools: []string{pool}, Tokens: p.Prompt(), MaxTokens: r.Output}
 	if m.oracle != nil {
-		chosen := m.oracle.choose(p)
+		chosen := m.oracle.choose(i, p)
 		for w, id := range m.ids {
 			if w != chosen {
 				req.Exclude = append(req.Exclude, id)
 			}
 		}
 	}
+	var err error
 	c.res, err = m.fleet.Pick(m.clock(), &req)
 	if err != nil {
 		panic("BUG: no worker although all are ready: " + err.Error())
@@ -232,6 +231,15 @@ func (m *sim) arrive(i int) {
 	if !n.busy {
 		m.beginStep(c.worker)
 	}
+}
+
+// prepare makes the engines' request of request i and its whole prompt.
+func (m *sim) prepare(i int, prompt []uint32) *engine.Prepared {
+	p, err := m.eng.Prepare(engine.Request{Prompt: prompt, MaxTokens: m.plan.Requests[i].Output, IgnoreEOS: true})
+	if err != nil {
+		panic("BUG: a plan that was checked does not fit: " + err.Error())
+	}
+	return p
 }
 
 // beginStep starts a worker's next step, if it has anything to do.

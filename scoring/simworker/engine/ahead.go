@@ -31,6 +31,11 @@ func NewAhead(cfg Config) (*Ahead, error) {
 	return &Ahead{eng: e}, nil
 }
 
+// Clone returns one in the same state, which goes on independently.
+func (a *Ahead) Clone() *Ahead {
+	return &Ahead{eng: a.eng.Clone(), begun: a.begun, ends: a.ends}
+}
+
 // Add queues a request that arrives now. now must not be before an earlier
 // call's.
 func (a *Ahead) Add(now time.Time, p *Prepared) error {
@@ -98,7 +103,7 @@ func (a *Ahead) FirstToken(now time.Time, p *Prepared) (time.Time, error) {
 
 // rehearse finds the first token by running a copy of the engine.
 func (a *Ahead) rehearse(now time.Time, p *Prepared) (time.Time, error) {
-	b := &Ahead{eng: a.eng.Clone(), begun: a.begun, ends: a.ends}
+	b := a.Clone()
 	id, err := b.eng.AddPrepared(now, p)
 	if err != nil {
 		return time.Time{}, err
