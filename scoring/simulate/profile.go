@@ -25,7 +25,7 @@ var Profiles = [...]Profile{
 	{
 		Name: "h100-8b", About: "one H100 SXM, 8B parameters in 16 bits",
 		Engine: engine.Config{
-			BlockSize: 16, Blocks: 26000, MaxSeqs: 1024, BatchTokens: 8192,
+			BlockSize: 64, Blocks: 6500, MaxSeqs: 1024, BatchTokens: 8192,
 			Timing: engine.Timing{
 				Step: 6 * time.Millisecond, PrefillToken: 36 * time.Microsecond, DecodeSeq: 20 * time.Microsecond,
 				Context: 40 * time.Microsecond, Attention: 1300 * time.Microsecond,
