@@ -69,8 +69,8 @@ func (e *env) capacity(ctx context.Context, w *workload, seed uint64) (float64, 
 		return 0, err
 	}
 	defer f.proc.stop()
-	// Far more requests than can be served in the time, so that none comes twice.
-	requests := w.generate(40/e.timeScale*float64(e.workers)/8, e.warm+e.measured, seed)
+	// About twice what can be served in the time, so that none comes twice.
+	requests := w.generate(100/e.timeScale*float64(e.workers)/8, e.warm+e.measured, seed)
 	speeds := make([]float64, e.workers)
 	for i := range speeds {
 		speeds[i] = 1
@@ -125,9 +125,23 @@ func deal(requests []request, speeds []float64) [][]request {
 	return shares
 }
 
+// slowStart spreads what comes in the first half of warm over all of it, so
+// that caches fill at half the load. Cold caches at a load near capacity are a
+// state of their own, which some routers never leave.
+func slowStart(requests []request, warm time.Duration) []request {
+	for i := range requests {
+		if at := requests[i].at; at < warm/2 {
+			requests[i].at = 2 * at
+		} else {
+			requests[i].at = at + warm - warm/2
+		}
+	}
+	return requests
+}
+
 // run measures one router at one rate, before cold workers.
 func (e *env) run(ctx context.Context, w *workload, k routerKind, rate float64, seed uint64) (*result, error) {
-	requests := w.generate(rate, e.warm+e.measured, seed)
+	requests := slowStart(w.generate(rate, e.warm/2+e.measured, seed), e.warm)
 	f, err := startFleet(ctx, e, w)
 	if err != nil {
 		return nil, err
