@@ -94,6 +94,7 @@ func (c *checker) summary(cfg *Config, docs *documents) {
 		workers += len(cfg.Pools[i].Workers)
 		if from := &cfg.Pools[i].WorkersFrom; from.Enabled() {
 			fmt.Fprintf(c.out, "pool %s: at most %s from %s\n", cfg.Pools[i].Name, count(from.MaxWorkers, "worker"), from.describe())
+			workers += from.listed()
 		}
 	}
 	fmt.Fprintf(c.out, "%s, %s, %s, %s, %s\n",

@@ -116,6 +116,22 @@ func (v *validator) dns(at string, c *DNSConfig) {
 	}
 }
 
+// listed is how many workers the list has now; 0 if that is not known before the gateway runs.
+func (c *WorkersFromConfig) listed() int {
+	if c.File == "" {
+		return 0
+	}
+	data, err := readBounded(c.File, maxListBytes)
+	if err != nil {
+		return 0
+	}
+	list, err := parseWorkers(c.File, data, c.MaxWorkers)
+	if err != nil {
+		return 0
+	}
+	return len(list)
+}
+
 // describe returns where the workers are listed, for messages.
 func (c *WorkersFromConfig) describe() string {
 	if c.File != "" {
