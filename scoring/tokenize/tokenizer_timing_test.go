@@ -3,15 +3,19 @@
 package tokenize
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 )
 
 // conversationBody is a chat body of about size bytes in turns of 8 KB. The text
 // is different for every seed, so that no segment is known.
-func conversationBody(b *testing.B, size, seed int) []byte {
+func conversationBody(b testing.TB, size, seed int) []byte {
 	b.Helper()
 	var messages []map[string]string
 	for turn := 0; size > 0; turn++ {
@@ -72,5 +76,83 @@ func BenchmarkAppend(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// TestAgainIsFast: a conversation of 220 KB that was seen before takes less than
+// a twentieth of the time, and so does one that grew by a short turn. The real
+// factor is some hundred.
+func TestAgainIsFast(t *testing.T) {
+	tok := load(t, "qwen3")
+	took := func(body []byte) time.Duration {
+		var p Prompts
+		start := time.Now()
+		if err := tok.Append(t.Context(), &p, Chat, body); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(start)
+	}
+	const seed = 1 << 20
+	body := conversationBody(t, 220<<10, seed)
+	cold, again, grown := took(body), time.Hour, time.Hour
+	for i := range 5 {
+		again = min(again, took(body))
+		turn := fmt.Appendf(nil, `,{"role":"user","content":"and then, for the time %d?"}]`, i)
+		grown = min(grown, took(bytes.Replace(body, []byte("}]"), append([]byte("}"), turn...), 1)))
+	}
+	if again > cold/20 || grown > cold/20 {
+		t.Errorf("220 KB took %v, the same again %v, one turn more %v; want less than a twentieth", cold, again, grown)
+	}
+}
+
+// BenchmarkBurst measures how long a prompt of 220 KB that was never seen takes
+// when so many come at once (ns/prompt, all of them over their number: flat
+// as long as the processors are what limits it), and how long a
+// short message takes beside them (p50-short-ms, p99-short-ms).
+func BenchmarkBurst(b *testing.B) {
+	tok := load(b, "qwen3")
+	short := []byte(`{"messages":[{"role":"user","content":"a short message that was never seen"}]}`)
+	for _, n := range []int{1, 20, 200} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			// Without a memo, so that a few bodies are enough.
+			cold := &Tokenizer{native: tok.native, now: tok.now, gate: NewGate(0)}
+			bodies := make([][]byte, 8)
+			for i := range bodies {
+				bodies[i] = conversationBody(b, 220<<10, i)
+			}
+			var waits []time.Duration
+			for b.Loop() {
+				var wg sync.WaitGroup
+				done := make(chan struct{})
+				for i := range n {
+					wg.Go(func() {
+						var p Prompts
+						if err := cold.Append(b.Context(), &p, Chat, bodies[i%len(bodies)]); err != nil {
+							b.Error(err)
+						}
+					})
+				}
+				go func() { wg.Wait(); close(done) }()
+				for running := true; running; {
+					select {
+					case <-done:
+						running = false
+					case <-time.After(5 * time.Millisecond):
+						var p Prompts
+						start := time.Now()
+						if err := cold.Append(b.Context(), &p, Chat, short); err != nil {
+							b.Error(err)
+						}
+						waits = append(waits, time.Since(start))
+					}
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/prompt")
+			slices.Sort(waits)
+			if len(waits) > 0 {
+				b.ReportMetric(waits[len(waits)/2].Seconds()*1000, "p50-short-ms")
+				b.ReportMetric(waits[len(waits)*99/100].Seconds()*1000, "p99-short-ms")
+			}
+		})
 	}
 }
