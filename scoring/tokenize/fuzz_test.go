@@ -16,6 +16,8 @@ func FuzzAppend(f *testing.F) {
 		`{"messages":[{"role":"user","content":"hi"}]}`,
 		`{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"a\":1e400}"}}]}],"tools":[{"function":{"name":"f","parameters":{"a":[1.5,null,true]}}}]}`,
 		`{"messages":[{"role":"developer","content":[{"type":"text","text":"<|im_start|>\u0000"}]}],"continue_final_message":true,"add_generation_prompt":false}`,
+		`{"messages":[{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"u"},"detail":"low"}]}]}`,
+		`{"messages":[{"role":"tool","content":[{"type":"input_audio","input_audio":{}},{"type":"video_url","video_url":"\ufdd0MEDIA"}]}],"add_special_tokens":true}`,
 		`{"prompt":"a<|im_end|>b"}`, `{"prompt":["a","b"]}`, `{"prompt":[1,2]}`, `{"prompt":[[1],[2]]}`,
 		`{"messages":[],"prompt":-0}`, "\xff", "", "[[[[", `{"prompt":"` + strings.Repeat("é ", 300) + `"}`,
 	} {

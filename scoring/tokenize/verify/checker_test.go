@@ -314,6 +314,55 @@ func TestWorkersThatCannotBeAsked(t *testing.T) {
 	})
 }
 
+// TestOneProbeMayFail: a body that breaks the worker decides nothing and leaves
+// the other shapes judged.
+func TestOneProbeMayFail(t *testing.T) {
+	broken := func(ctx context.Context, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) error {
+		if bytes.Contains(body, []byte("reasoning_effort")) {
+			return &tokenize.StatusError{Code: 500}
+		}
+		return byLength("")(ctx, dst, kind, body)
+	}
+	c, _ := newChecker(byLength(""), []Worker{{1, "w1", broken}}, 200)
+	c.probeAll(t.Context())
+	for _, s := range c.Status().Shapes {
+		if s.State != Verified || (s.Undecided == 1) != (s.Shape == ChatKwargs) {
+			t.Errorf("%+v", s)
+		}
+	}
+	if !c.Status().Compared {
+		t.Error("the worker is not taken as compared")
+	}
+}
+
+// TestEvidenceThatIsTooLong is not kept: then time does not clear the shape,
+// another worker does.
+func TestEvidenceThatIsTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		local := byLength("")
+		var mu sync.Mutex
+		workers := []Worker{{1, "w1", byLength("rare")}}
+		c, _ := newChecker(local, nil, 1)
+		c.opts.Workers = func() []Worker { mu.Lock(); defer mu.Unlock(); return workers }
+		defer run(t, c)()
+		synctest.Wait()
+		offer(t, c, local, ChatPlain, "rare"+strings.Repeat("x", maxEvidence))
+		time.Sleep(7 * 24 * time.Hour)
+		synctest.Wait()
+		if s := c.Status().Shapes[ChatPlain]; s.State != Mismatch || s.Disagreed != 1 {
+			t.Errorf("a week later: %+v", s)
+		}
+		mu.Lock()
+		workers = []Worker{{2, "w2", byLength("")}}
+		mu.Unlock()
+		time.Sleep(2 * tick)
+		synctest.Wait()
+		if s := state(c, ChatPlain); s != Verified {
+			t.Errorf("with another worker the shape is %v", s)
+		}
+	})
+}
+
 func TestCompare(t *testing.T) {
 	ids := func(ends []int, ids ...uint32) *tokenize.Prompts { return &tokenize.Prompts{IDs: ids, Ends: ends} }
 	one := ids([]int{3}, 1, 2, 3)

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,7 +31,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintf(os.Stderr, "cannot fetch tokenizer files with ../testdata/fetch.sh: %v\n", err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	for _, tok := range loaded.byModel {
+		_ = tok.Close()
+	}
+	os.Exit(code)
 }
 
 func readJSON(t *testing.T, v any, path ...string) {
@@ -80,13 +85,25 @@ func asEngine(local Source) Source {
 	}
 }
 
+// loaded holds one tokenizer for each model, for all tests: loading takes a
+// second or more.
+var loaded = struct {
+	mu      sync.Mutex
+	byModel map[string]*tokenize.Tokenizer
+}{byModel: make(map[string]*tokenize.Tokenizer)}
+
 func load(t *testing.T, model string) Source {
 	t.Helper()
-	tok, err := tokenize.Load(filepath.Join("..", "..", "..", ".cache", "tokenizers", model), tokenize.Options{})
-	if err != nil {
-		t.Fatal(err)
+	loaded.mu.Lock()
+	defer loaded.mu.Unlock()
+	tok := loaded.byModel[model]
+	if tok == nil {
+		var err error
+		if tok, err = tokenize.Load(filepath.Join("..", "..", "..", ".cache", "tokenizers", model), tokenize.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		loaded.byModel[model] = tok
 	}
-	t.Cleanup(func() { _ = tok.Close() })
 	return tok.Append
 }
 

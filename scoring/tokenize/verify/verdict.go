@@ -16,6 +16,8 @@ const (
 	freshSamples = 3
 	// maxEvidence is the largest body that is kept as evidence.
 	maxEvidence = 64 << 10
+	// never is longer than any process runs.
+	never = 100 * 365 * 24 * time.Hour
 )
 
 // verdict is what is known of one shape. state and fresh are read on the path of
@@ -103,8 +105,14 @@ func (v *verdict) disagreed(now time.Time, p *Probe, worker string, at int, samp
 	v.set(Mismatch)
 	v.pause = min(max(2*v.pause, firstRetry), lastRetry)
 	v.retry = now.Add(v.pause)
-	if sample && len(p.Body) <= maxEvidence {
+	switch {
+	case !sample:
+	case len(p.Body) <= maxEvidence:
 		v.evidence = p
+	default:
+		// Without it the probes would clear the shape, and the next such request
+		// would set it aside again: only another worker can put it right.
+		v.retry = now.Add(never)
 	}
 	return news
 }
@@ -131,12 +139,13 @@ func (v *verdict) postpone(now time.Time) {
 	v.retry = now.Add(time.Minute)
 }
 
-// recover trusts the shape again. What was learned of how often it disagrees is
-// kept.
+// recover trusts the shape again. How often it disagreed is kept, the evidence is
+// not.
 func (v *verdict) recover() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.set(Verified)
+	v.evidence = nil
 	v.fresh.Store(freshSamples)
 }
 
