@@ -41,7 +41,7 @@ func TestLoadReturnsToZero(t *testing.T) {
 		}
 		m.check(t)
 		for _, r := range m.all {
-			if w := r.worker; w.inFlight() != 0 || w.tokens != 0 || w.pairs != 0 || w.head != nil || w.tail != nil {
+			if w := r.worker; w.inFlight() != 0 || w.taken != 0 || len(w.used) != 0 || w.tokens != 0 || w.pairs != 0 || w.head != nil || w.tail != nil {
 				t.Fatalf("worker %d keeps load: %+v", w.id, w.workload)
 			}
 		}
@@ -81,7 +81,7 @@ func (m *loadModel) add(t *rapid.T) {
 
 func (m *loadModel) pick(t *rapid.T) {
 	req := &Request{Model: "m", Pools: []string{"p"}, Estimate: 100, Unary: rapid.Bool().Draw(t, "unary")}
-	if n := rapid.IntRange(0, 100).Draw(t, "tokens"); n > 0 {
+	if n := rapid.IntRange(0, 1500).Draw(t, "tokens"); n > 0 {
 		req.Tokens = make([]uint32, n)
 	}
 	r, err := m.fleet.Pick(m.now, req)
