@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -105,6 +106,10 @@ func (ex *exchange) finish(end ending) {
 	ex.dropUpstream()
 	now := time.Now()
 	if ex.res != nil {
+		// Several texts are decoded at once, so their sum says nothing of the time.
+		if u := end.charge.usage; u.Known && ex.req.Choices() == 1 && ex.req.PromptCount == 1 {
+			ex.res.Output(int(min(u.Output, math.MaxInt32)))
+		}
 		ex.res.Done(now, routeOutcome(end.outcome))
 	}
 	row := ex.row(&end, now)

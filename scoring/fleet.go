@@ -174,6 +174,9 @@ func (f *Fleet) ObserveLoad(now time.Time, id WorkerID, l Load) {
 	if w := f.byID[id]; w != nil {
 		w.advance(now)
 		w.workload.observe(now, l, f.cfg.LoadStale)
+		if l.InterToken > 0 {
+			w.interToken = l.InterToken.Seconds()
+		}
 		w.occupancy.observe(now, l.KVUsage*float64(w.capacity*w.capacitySize*len(w.views)))
 	}
 }

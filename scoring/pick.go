@@ -27,7 +27,8 @@ type Request struct {
 	Salt string
 	// Unary says that the answer comes in one piece, so its first token can't
 	// be seen: FirstToken then releases load but trains nothing, and until it or
-	// Done is called the prefill counts as over once its predicted time is.
+	// Done is called the prefill counts as over once its predicted time is. What
+	// is learned from it is worked out at its end; see [Reservation.Output].
 	Unary bool
 	// Exclude are the workers that already failed this request.
 	Exclude []WorkerID

@@ -2,6 +2,10 @@ package scoring
 
 import "time"
 
+// inferShare is the share of a unary request's time that its decoding may take
+// for its prefill to be worked out.
+const inferShare = 0.5
+
 // phase is how far a reservation's request is.
 type phase uint8
 
@@ -39,6 +43,7 @@ type Reservation struct {
 
 	// Guarded by fleet.mu.
 	phase      phase
+	output     int // tokens of the answer; 0 when unknown
 	seen       bool // FirstToken was called
 	first      time.Time
 	prev, next *Reservation
@@ -102,6 +107,32 @@ func (f *Fleet) learn(now time.Time, r *Reservation) {
 	w.predictor.pool.learn(w.predictor.coef)
 }
 
+// Output tells how many tokens the answer has, before Done. For a request whose
+// first token could not be seen, it lets its time be worked out and learned.
+func (r *Reservation) Output(tokens int) {
+	r.fleet.mu.Lock()
+	defer r.fleet.mu.Unlock()
+	r.output = tokens
+}
+
+// infer trains the prediction with a unary request that is complete as of now:
+// all tokens but the first took the time between tokens that the worker reports.
+// Where that is most of the time, too little is left to be told from noise. It
+// requires that f.mu is held.
+func (f *Fleet) infer(now time.Time, r *Reservation) {
+	w := r.worker
+	if r.output < 1 || w.removed {
+		return
+	}
+	took := now.Sub(r.picked).Seconds()
+	decode := float64(r.output-1) * w.interToken
+	if r.output > 1 && w.interToken == 0 || decode > inferShare*took {
+		return
+	}
+	w.predictor.train(now, f.cfg.IdleHalfLife, r.x, r.raw, r.fixed, max(took-decode, minTTFT.Seconds()))
+	w.predictor.pool.learn(w.predictor.coef)
+}
+
 // Done reports at now how the request ended and releases everything it still
 // holds. Unless the prefill happened, its blocks are no longer expected in the
 // worker's cache.
@@ -116,6 +147,9 @@ func (r *Reservation) Done(now time.Time, out Outcome) {
 		f.soon.drop(r.expects)
 	}
 	r.expects = nil
+	if r.unary && out == Completed {
+		f.infer(now, r)
+	}
 	r.worker.end(now, r, out)
 	r.worker.leave(&r.holds)
 	f.inFlight--

@@ -39,6 +39,9 @@ type Load struct {
 	Running, Waiting int
 	// KVUsage is the share of cache blocks that running requests hold, 0 to 1.
 	KVUsage float64
+	// InterToken is the mean time between two tokens of one answer lately, 0
+	// when unknown.
+	InterToken time.Duration
 }
 
 // ViewState says how far the view of one rank's cache can be trusted.

@@ -24,6 +24,9 @@ type workload struct {
 	// meanTokens is the running mean of uncached tokens per request, meanDecode
 	// that of the time from first token to end, in seconds.
 	meanTokens, meanDecode float64
+	// interToken is what the worker last said of the time between two tokens,
+	// in seconds; 0 when it has not.
+	interToken float64
 	// decoded counts the requests that meanDecode was learned from.
 	decoded int64
 	// bound and free are the rates of picks that had to come here for what the

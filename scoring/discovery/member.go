@@ -246,12 +246,15 @@ func (m *member) observe(ctx context.Context, now time.Time, got Metrics) {
 	if m.seen.replacedBy(&got) {
 		m.restarted(ctx)
 	}
+	gap := m.seen.interToken(&got)
 	m.seen = got
 	if c := [2]int{got.BlockSize, got.Blocks}; c != m.capacity && c[0] > 0 && c[1] > 0 {
 		m.capacity = c
 		m.c.fleet.SetCapacity(m.id, got.BlockSize, got.Blocks)
 	}
-	m.c.fleet.ObserveLoad(now, m.id, scoring.Load{Running: got.Running, Waiting: got.Waiting, KVUsage: got.KVUsage})
+	m.c.fleet.ObserveLoad(now, m.id, scoring.Load{
+		Running: got.Running, Waiting: got.Waiting, KVUsage: got.KVUsage, InterToken: gap,
+	})
 }
 
 // replacedBy reports whether later metrics come from another process: it

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"strconv"
+	"time"
 )
 
 // Metrics are the few series of a worker's /metrics that matter here, summed
@@ -24,6 +25,10 @@ type Metrics struct {
 	PromptTokens     float64 `json:"prompt_tokens"`
 	GenerationTokens float64 `json:"generation_tokens"`
 	Preemptions      float64 `json:"preemptions"`
+	// InterTokenSum and InterTokens are the seconds between tokens of one
+	// answer, summed, and how many there were.
+	InterTokenSum float64 `json:"inter_token_seconds_sum"`
+	InterTokens   float64 `json:"inter_tokens"`
 	// BlockSize is tokens a block, Blocks the most blocks any one engine has.
 	BlockSize int `json:"block_size"`
 	Blocks    int `json:"blocks"`
@@ -69,9 +74,20 @@ func (s *series) mean() float64 {
 	return 0
 }
 
+// interToken is the mean time between two tokens from metrics a to the later b;
+// 0 when there were none.
+func (a *Metrics) interToken(b *Metrics) time.Duration {
+	n, sum := b.InterTokens-a.InterTokens, b.InterTokenSum-a.InterTokenSum
+	if a.Engines == 0 || n <= 0 || sum <= 0 {
+		return 0
+	}
+	return time.Duration(min(sum/n, time.Minute.Seconds()) * float64(time.Second))
+}
+
 type metricsParser struct {
 	running, waiting, usage, queries, hits series
 	prompt, generation, preemptions        series
+	gapSum, gaps                           series
 	blockSize, blocks                      int
 	start                                  float64
 }
@@ -95,6 +111,8 @@ func ParseMetrics(text []byte) Metrics {
 		PromptTokens:     p.prompt.sum(),
 		GenerationTokens: p.generation.sum(),
 		Preemptions:      p.preemptions.sum(),
+		InterTokenSum:    p.gapSum.sum(),
+		InterTokens:      p.gaps.sum(),
 		BlockSize:        p.blockSize,
 		Blocks:           p.blocks,
 		StartTime:        p.start,
@@ -152,6 +170,14 @@ func (p *metricsParser) series(name string) (s *series, old bool) {
 		return &p.prompt, false
 	case "vllm:generation_tokens_total":
 		return &p.generation, false
+	case "vllm:inter_token_latency_seconds_sum":
+		return &p.gapSum, false
+	case "vllm:time_per_output_token_seconds_sum":
+		return &p.gapSum, true
+	case "vllm:inter_token_latency_seconds_count":
+		return &p.gaps, false
+	case "vllm:time_per_output_token_seconds_count":
+		return &p.gaps, true
 	case "vllm:num_preemptions_total":
 		return &p.preemptions, false
 	}

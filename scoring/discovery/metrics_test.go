@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestParseMetricsRecording(t *testing.T) {
@@ -14,11 +15,27 @@ func TestParseMetricsRecording(t *testing.T) {
 	// The values were read off the recording with grep.
 	want := Metrics{
 		PrefixQueries: 53160, PrefixHits: 800, PromptTokens: 53160, GenerationTokens: 399,
+		InterTokenSum: 9.91121758600002, InterTokens: 300,
 		BlockSize: 32, Blocks: 512, StartTime: 1.79600572162e+09, Engines: 1,
 	}
 	if got := ParseMetrics(text); got != want {
 		t.Errorf("\n got %+v\nwant %+v", got, want)
 	}
+}
+
+func TestInterToken(t *testing.T) {
+	f := func(name string, a, b Metrics, want time.Duration) {
+		t.Helper()
+		if got := a.interToken(&b); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+	earlier := Metrics{Engines: 1, InterTokenSum: 10, InterTokens: 300}
+	f("the first reading", Metrics{}, earlier, 0)
+	f("no token since", earlier, earlier, 0)
+	f("ten tokens in half a second", earlier, Metrics{Engines: 1, InterTokenSum: 10.5, InterTokens: 310}, 50*time.Millisecond)
+	f("another process", earlier, Metrics{Engines: 1, InterTokenSum: 1, InterTokens: 20}, 0)
+	f("absurd", earlier, Metrics{Engines: 1, InterTokenSum: 1e15, InterTokens: 301}, time.Minute)
 }
 
 func TestParseMetrics(t *testing.T) {
