@@ -51,7 +51,7 @@ func (f *simulateFlags) register(fs *pflag.FlagSet) {
 	fs.SortFlags = false
 	f.registerLoad(fs)
 	f.registerFleet(fs)
-	fs.StringSliceVar(&f.strategies, "strategy", nil, "`NAMES` of strategies to compare, with commas between them (default all)")
+	fs.StringSliceVar(&f.strategies, "strategy", nil, "`NAMES` of strategies to compare, with commas between them (default all but oracle-foresight)")
 	fs.DurationVar(&f.objective, "ttft-objective", 2*time.Second, "time to first token within which a request counts for goodput")
 	fs.IntVar(&f.warmup, "warmup", 0, "requests at the start that are left out of times and goodput")
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of the load, of jitter and of random picks")

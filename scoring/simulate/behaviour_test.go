@@ -132,7 +132,7 @@ func TestOracleIsRight(t *testing.T) {
 		cfg := drawConfig(t)
 		plan := drawPlan(t, cfg.Seed)
 		last := len(plan.Requests) - 1
-		if plan.Streams > 0 || slices.ContainsFunc(plan.Requests, func(r Request) bool { return r.Turn }) {
+		if plan.Streams > 0 || conversations(plan) {
 			return // others may come after the last one
 		}
 		m, err := newSim(cfg, plan, Strategy{oracle: greedy})
@@ -177,6 +177,19 @@ func TestStrategiesRank(t *testing.T) {
 		if n := run(t, &cfg, p, name).Workers[2].Requests; n > 40 {
 			t.Errorf("%s sends %d of 800 requests to a worker ten times slower", name, n)
 		}
+	}
+}
+
+// TestForesight: who knows what comes next does better than who does not, on a
+// load at which it matters.
+func TestForesight(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Workers = 4
+	p := Prefixed{Name: "p", Requests: 400, Buckets: Mixed(), FreshMin: 16, FreshMax: 600, OutputMin: 16, OutputMax: 16}.Plan(Arrivals{Rate: 25}, 1)
+	greedy, foreseen := run(t, &cfg, p, "oracle"), run(t, &cfg, p, "oracle-foresight")
+	t.Logf("greedy %.0f ms, with foresight %.0f ms", greedy.TTFT.Mean, foreseen.TTFT.Mean)
+	if foreseen.TTFT.Mean > 0.97*greedy.TTFT.Mean {
+		t.Errorf("mean TTFT is %.0f ms with foresight, %.0f ms without", foreseen.TTFT.Mean, greedy.TTFT.Mean)
 	}
 }
 
