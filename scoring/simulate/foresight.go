@@ -11,7 +11,7 @@ import (
 const (
 	// seen is how many requests ahead the oracle with foresight looks, for each
 	// worker of the fleet.
-	seen = 2
+	seen = 4
 	// tried is how many workers it tries, those with the least TTFT.
 	tried = 4
 )
