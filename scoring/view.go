@@ -48,11 +48,14 @@ type view struct {
 	blocks [tiers]int
 	held   orphans
 	sizes  [maxSizes]sizeCount
+	// onDevice says that sizes counts blocks of the device, and those alone.
+	onDevice bool
 	// turned counts the blocks stored since the view became partial.
 	turned int
 }
 
-type sizeCount struct{ size, blocks int }
+// sizeCount counts the tokens in blocks of one size.
+type sizeCount struct{ size, tokens int }
 
 // place is where a block stands in its chain.
 type place struct {
@@ -226,7 +229,7 @@ func (v *view) adoptLocked(g *group, hash uint64, at place, st *ApplyStats) {
 // insertLocked adds a block that the view may not have yet, in the given tiers.
 func (v *view) insertLocked(g *group, hash uint64, at place, in tierSet, size int, st *ApplyStats) {
 	v.held.forget(g, hash)
-	v.countSizeLocked(size)
+	v.countSizeLocked(size, in.has(TierGPU))
 	if v.turned++; v.state == ViewPartial && v.capacity > 0 && v.turned >= v.capacity {
 		v.trusted.Store(true)
 	}
@@ -354,26 +357,33 @@ func (v *view) clearLocked() {
 	v.storing, v.shared = [tiers]uint64{}, [tiers]*sharing{}
 	v.blocks = [tiers]int{}
 	v.held.reset()
-	v.sizes = [maxSizes]sizeCount{}
+	v.sizes, v.onDevice = [maxSizes]sizeCount{}, false
 }
 
-// countSizeLocked counts a stored block's size. The commonest is the one that
-// requests are matched with; it outlives a clear.
-func (v *view) countSizeLocked(size int) {
-	best := 0
-	for i := range v.sizes {
-		s := &v.sizes[i]
-		if s.size == 0 || s.size == size {
-			s.size = size
-			s.blocks++
-			if s.blocks >= v.sizes[best].blocks {
-				v.size.Store(int32(size))
-			}
-			return
+// countSizeLocked counts a stored block's size. Requests are matched with the
+// one that most tokens are in: engines of several KV cache groups store the tail
+// of a prompt in small blocks beside the large ones, as many as of these. Blocks
+// below the device count only while it has none: a store may cut otherwise. The
+// size outlives a clear.
+func (v *view) countSizeLocked(size int, device bool) {
+	if device && !v.onDevice {
+		v.sizes, v.onDevice = [maxSizes]sizeCount{}, true
+	} else if !device && v.onDevice {
+		return
+	}
+	if i := slices.IndexFunc(v.sizes[:], func(s sizeCount) bool { return s.size == 0 || s.size == size }); i >= 0 {
+		v.sizes[i].size = size
+		v.sizes[i].tokens += size
+	}
+	most := v.sizes[0]
+	for _, s := range v.sizes[1:] {
+		// On a tie the size that requests are matched with already stays.
+		if s.tokens > most.tokens || s.tokens == most.tokens && s.size == int(v.size.Load()) {
+			most = s
 		}
-		if s.blocks > v.sizes[best].blocks {
-			best = i
-		}
+	}
+	if most.size > 0 {
+		v.size.Store(int32(most.size))
 	}
 }
 
@@ -395,7 +405,7 @@ func (v *view) setCapacity(size, blocks int) ApplyStats {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.capacity = max(0, blocks)
-	if v.sizes[0].blocks == 0 && size > 0 && size <= maxBlockSize {
+	if v.sizes[0].tokens == 0 && size > 0 && size <= maxBlockSize {
 		v.size.Store(int32(size))
 	}
 	v.trimLocked(&st)

@@ -324,6 +324,42 @@ func TestViewHoldsBackBounded(t *testing.T) {
 	}
 }
 
+// Requests are matched with the block size that most cached tokens are in.
+func TestViewBlockSize(t *testing.T) {
+	n := uint64(0)
+	v := testView(0)
+	f := func(want, size, blocks int, tier Tier) {
+		t.Helper()
+		for range blocks {
+			n++
+			v.apply([]Event{{
+				Kind: BlockStored, Hashes: []EngineHash{intHash(n)}, Tokens: make([]uint32, size), BlockSize: size, Usable: 1, Tier: tier,
+			}})
+		}
+		if got := int(v.size.Load()); got != want {
+			t.Errorf("after %d blocks of %d tokens: size %d, want %d", blocks, size, got, want)
+		}
+	}
+	f(256, 256, 1, TierCPU)
+	f(16, 16, 1, TierGPU) // the device counts, once it has something
+	f(16, 256, 9, TierCPU)
+	f(528, 528, 2, TierGPU)
+	f(528, 16, 40, TierGPU) // the tails of prompts
+	f(528, 8, 1, TierGPU)
+	f(16, 16, 40, TierGPU) // not only tails
+	f(528, 528, 1, TierGPU)
+	v.clear()
+	if got := v.size.Load(); got != 528 {
+		t.Errorf("size %d after a clear, want 528", got)
+	}
+	f(32, 32, 1, TierGPU)
+	f(32, 64, 0, TierGPU)
+	// A tie changes nothing, in whichever order.
+	f(32, 16, 2, TierGPU)
+	f(32, 32, 1, TierGPU)
+	f(32, 16, 2, TierGPU)
+}
+
 func TestViewTrust(t *testing.T) {
 	v := testView(4)
 	f := func(s ViewState, want bool) {

@@ -139,6 +139,7 @@ func ownSeries(cfg *Config, set *policy.Set) int {
 			sizes["rank"] = max(sizes["rank"], cfg.Pools[i].Workers[j].Ranks)
 		}
 		if from := &cfg.Pools[i].WorkersFrom; from.Enabled() {
+			sizes["rank"] = max(sizes["rank"], from.DNS.Ranks)
 			sizes["worker"] += from.MaxWorkers
 			// What is counted of those that have left; once a pool, as the pool is a label beside it.
 			sizes["sluice_upstream_attempts_total/worker"]++

@@ -194,6 +194,10 @@ func (b *Batch) arrayEvent(f *fields) error {
 
 // field decodes the value of one known field.
 func (b *Batch) field(f *fields, id fieldID) (err error) {
+	if f.kind == scoring.AllBlocksCleared {
+		// It has no fields, and must not fail for one that is added.
+		return b.skipValue()
+	}
 	switch id {
 	case fieldType:
 		err = b.tag(f)

@@ -138,6 +138,9 @@ func TestDecodeForms(t *testing.T) {
 	f("removed array", list{"BlockRemoved", list{5}},
 		scoring.Event{Kind: scoring.BlockRemoved, Hashes: []scoring.EngineHash{hashOf(5)}})
 	f("cleared map", object{"type", "AllBlocksCleared"}, scoring.Event{Kind: scoring.AllBlocksCleared})
+	f("cleared map, further keys", object{"type", "AllBlocksCleared", "medium", 7, "block_hashes", object{"a", nil}},
+		scoring.Event{Kind: scoring.AllBlocksCleared})
+	f("cleared array, further elements", list{"AllBlocksCleared", "x", list{1}}, scoring.Event{Kind: scoring.AllBlocksCleared})
 	f("cleared array", list{"AllBlocksCleared"}, scoring.Event{Kind: scoring.AllBlocksCleared})
 	f("token ids of every width", stored("token_ids", list{wire("\x05"), wire("\xcc\xff"), wire("\xcd\xff\xff"), wire("\xce\xff\xff\xff\xff")}),
 		with(func(ev *scoring.Event) { ev.Tokens = []uint32{5, 255, 65535, math.MaxUint32} }))
