@@ -156,7 +156,7 @@ log: {{ level: info, format: json }}
     def __init__(self, args, engines, logs):
         super().__init__(args.sluice)
         self.admin = f"http://127.0.0.1:{self.metrics_port}"
-        folder = pathlib.Path(logs)
+        self.folder = folder = pathlib.Path(logs)
         (folder / "policies").mkdir()
         for policy in self.POLICIES:
             shutil.copy(pathlib.Path(args.policies) / policy, folder / "policies")
@@ -183,8 +183,10 @@ log: {{ level: info, format: json }}
 
     def view(self):
         """Prediction against outcome of the recent picks, and how often the view of the caches was of use."""
+        page = get(self.admin + "/debug/predictions")
+        (self.folder / "predictions.json").write_text(page)
         errors, within, cached, prompt = [], 0, 0, 0
-        for pick in json.loads(get(self.admin + "/debug/predictions"))["picks"]:
+        for pick in json.loads(page)["picks"]:
             won = next((c for c in pick["candidates"] if c["worker"] == pick["winner"]), None)
             actual = pick.get("actual_ms")
             if not actual or won is None or pick["prompt_tokens"] < 100:
