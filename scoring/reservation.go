@@ -43,7 +43,7 @@ type Reservation struct {
 
 	// Guarded by fleet.mu.
 	phase      phase
-	output     int // tokens of the answer; 0 when unknown
+	output     int  // tokens of the answer; 0 when unknown
 	seen       bool // FirstToken was called
 	first      time.Time
 	prev, next *Reservation
