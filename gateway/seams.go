@@ -46,6 +46,9 @@ type Tokens struct {
 	// set, else an estimate; 0 if there isn't even one.
 	Count int
 	Exact bool
+	// Local says that they were computed in this process, so that what the answer
+	// reports is worth comparing with.
+	Local bool
 }
 
 // Tokenizer turns a request body into the token ids that the engine will see.

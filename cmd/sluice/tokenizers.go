@@ -171,7 +171,7 @@ func (t *tokenizers) Tokenise(ctx context.Context, dst []uint32, model *gateway.
 	prompts.Reset()
 	source := t.find(ctx, m, prompts, req, body)
 	m.used[source].Add(1)
-	out := gateway.Tokens{IDs: append(dst, longest(prompts)...), Count: len(prompts.IDs), Exact: true}
+	out := gateway.Tokens{IDs: append(dst, longest(prompts)...), Count: len(prompts.IDs), Exact: true, Local: source == fromLocal}
 	if source == fromBeginning || source == fromNobody {
 		out.Count, out.Exact = max(out.Count, model.Estimate(req, m.ratio.bytesPerToken())), false
 	}
@@ -252,7 +252,7 @@ func (t *tokenizers) observe(s *gateway.Summary) {
 	if s.PlainText {
 		m.ratio.learn(s.TextBytes, int(s.Row.InputTokens))
 	}
-	if m.checker != nil && s.Tokens.Exact {
+	if m.checker != nil && s.Tokens.Local {
 		m.checker.Answered(s.Row.End(), s.Row.InputTokens == int64(s.Tokens.Count))
 	}
 }

@@ -251,7 +251,7 @@ func TestAnswersPutATokenizerInDoubt(t *testing.T) {
 	r := newTokenRig(t, demoEngine(t), demoTokenizer, nil)
 	r.wait("a verdict", tokensVerified)
 	answer := func(engine int64) {
-		r.tokens.observe(&gateway.Summary{Tokens: gateway.Tokens{Count: 10, Exact: true}, Row: &tenancy.Row{
+		r.tokens.observe(&gateway.Summary{Tokens: gateway.Tokens{Count: 10, Exact: true, Local: true}, Row: &tenancy.Row{
 			Model: demoModel, Outcome: tenancy.OutcomeCompleted, InputTokens: engine, Start: time.Now(),
 		}})
 	}
@@ -262,6 +262,10 @@ func TestAnswersPutATokenizerInDoubt(t *testing.T) {
 	if s := r.model().state(); s != tokensVerified {
 		t.Fatalf("the state is %v after two in a row", s)
 	}
+	// What a worker counted says nothing of the local tokenizer.
+	r.tokens.observe(&gateway.Summary{Tokens: gateway.Tokens{Count: 11, Exact: true}, Row: &tenancy.Row{
+		Model: demoModel, Outcome: tenancy.OutcomeCompleted, InputTokens: 11, Start: time.Now(),
+	}})
 	answer(11)
 	r.wait("the tokenizer to be set aside", tokensPartial)
 	if n := r.model().checker.Status().Disagreements; n != 7 {

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"encoding/json"
+	"maps"
 
 	"github.com/sluicegate/sluice/scoring/tokenize"
 )
@@ -25,30 +26,50 @@ const (
 // for each shape, one of them in nothing but plain English with spaces, which is
 // what most traffic is.
 func DefaultProbes() []Probe {
-	type m = map[string]any
-	user := func(text string) m { return m{"role": "user", "content": text} }
-	assistant := func(text string) m { return m{"role": "assistant", "content": text} }
-	system := func(text string) m { return m{"role": "system", "content": text} }
-	part := func(text string) m { return m{"type": "text", "text": text} }
-	tool := m{"type": "function", "function": m{
-		"name": "get_weather", "description": "Weather in <b>any</b> city & \"town\", 東京 too.",
-		"parameters": m{"type": "object", "properties": m{
-			"unit": m{"type": "string", "enum": []any{"C", "F", nil}},
-			"city": m{"type": "string", "default": 1.5, "nullable": true},
-		}, "required": []any{"city"}},
-	}}
-	call := func(arguments string) m {
-		return m{"role": "assistant", "content": nil, "tool_calls": []any{m{
-			"id": "call_1", "type": "function", "function": m{"name": "get_weather", "arguments": arguments},
-		}}}
+	var out []Probe
+	for _, c := range chatProbes() {
+		body := m{"messages": c.messages}
+		maps.Copy(body, c.more)
+		out = append(out, Probe{c.shape, tokenize.Chat, mustMarshal(body)})
 	}
+	for _, body := range []m{{"prompt": "Once upon a time"}, {"prompt": prose + world}, {"prompt": prose, "add_special_tokens": false}} {
+		out = append(out, Probe{CompletionText, tokenize.Completion, mustMarshal(body)})
+	}
+	for _, texts := range [][]string{{"Once upon a time", "there was a river"}, {prose, world}} {
+		out = append(out, Probe{CompletionTexts, tokenize.Completion, mustMarshal(m{"prompt": texts})})
+	}
+	return out
+}
+
+// m is a JSON object.
+type m = map[string]any
+
+// chatProbe is a chat body: messages, and what else there is.
+type chatProbe struct {
+	shape    Shape
+	messages []any
+	more     m
+}
+
+func user(text string) m      { return m{"role": "user", "content": text} }
+func assistant(text string) m { return m{"role": "assistant", "content": text} }
+func system(text string) m    { return m{"role": "system", "content": text} }
+func part(text string) m      { return m{"type": "text", "text": text} }
+
+// call is a turn that calls the tool of the probes.
+func call(arguments string) m {
+	return m{"role": "assistant", "content": nil, "tool_calls": []any{m{
+		"id": "call_1", "type": "function", "function": m{"name": "get_weather", "arguments": arguments},
+	}}}
+}
+
+func chatProbes() []chatProbe {
+	// The keys are in no order, and stay so in the prompt.
+	tool := json.RawMessage(`{"type":"function","function":{"name":"get_weather","description":"Weather in <b>any</b> city & \"town\", 東京 too.",` +
+		`"parameters":{"type":"object","required":["city"],"properties":{"unit":{"type":"string","enum":["C","F",null]},"city":{"type":"string","nullable":true,"default":1.5}}}}}`)
 	result := m{"role": "tool", "tool_call_id": "call_1", "content": "18 degrees, naïve \n"}
 
-	chats := []struct {
-		shape    Shape
-		messages []any
-		more     m
-	}{
+	return []chatProbe{
 		{ChatPlain, []any{user("Once upon a time")}, nil},
 		{ChatPlain, []any{user(prose)}, nil},
 		{ChatPlain, []any{user(world)}, nil},
@@ -71,21 +92,6 @@ func DefaultProbes() []Probe {
 		{ChatContinue, []any{system("Be brief."), user(prose)}, m{"add_generation_prompt": false}},
 		{ChatContinue, []any{user("Once upon a time")}, m{"add_special_tokens": true}},
 	}
-	var out []Probe
-	for _, c := range chats {
-		body := m{"messages": c.messages}
-		for k, v := range c.more {
-			body[k] = v
-		}
-		out = append(out, Probe{c.shape, tokenize.Chat, mustMarshal(body)})
-	}
-	for _, body := range []m{{"prompt": "Once upon a time"}, {"prompt": prose + world}, {"prompt": prose, "add_special_tokens": false}} {
-		out = append(out, Probe{CompletionText, tokenize.Completion, mustMarshal(body)})
-	}
-	for _, texts := range [][]string{{"Once upon a time", "there was a river"}, {prose, world}} {
-		out = append(out, Probe{CompletionTexts, tokenize.Completion, mustMarshal(m{"prompt": texts})})
-	}
-	return out
 }
 
 // mustMarshal encodes values of this file, none of which can fail.
