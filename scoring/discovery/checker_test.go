@@ -407,6 +407,9 @@ func TestCheckerSources(t *testing.T) {
 	f("out of reach", "own machine", 0, func(_ *Worker, e *engine) {
 		e.bodies["/kv_event_sources"] = `{"0":{"endpoint":"tcp://127.0.0.1:5557"}}`
 	})
+	f("connects", `rank 0 connects its publisher to "tcp://10.9.9.9:6001" instead of listening: set the worker's eventsBind`, 0, func(_ *Worker, e *engine) {
+		e.bodies["/kv_event_sources"] = `{"0":{"endpoint":"tcp://10.9.9.9:6001"}}`
+	})
 	f("trouble", "answers 500", 0, func(_ *Worker, e *engine) { e.status["/kv_event_sources"] = 500 })
 }
 

@@ -49,6 +49,18 @@ func TestParseSources(t *testing.T) {
 	f(`{"0":{"endpoint":"tcp://127.0.0.1:5"}}`, "localhost", EventSource{Endpoint: "tcp://127.0.0.1:5"})
 	f(`{"0":{"endpoint":"ipc:///run/kv"}}`, "127.0.0.1", EventSource{Endpoint: "ipc:///run/kv"})
 
+	// One that may be bound or connected is dialled, and its failure explained.
+	hint := func(body, want string) {
+		t.Helper()
+		got, err := parseSources([]byte(body), "10.0.0.5", lookup)
+		if err != nil || len(got) != 1 || want == "" && got[0].Hint != "" || !strings.Contains(got[0].Hint, want) {
+			t.Errorf("%s: got %+v, %v, want the hint %q", body, got, err, want)
+		}
+	}
+	hint(`{"0":{"endpoint":"tcp://*:5"}}`, "")
+	hint(`{"0":{"endpoint":"tcp://0.0.0.0:5"}}`, "")
+	hint(`{"0":{"endpoint":"tcp://10.0.0.5:5"}}`, `started with the event endpoint "tcp://10.0.0.5:5" connects to it; then set the worker's eventsBind`)
+
 	bad := func(body, want string) {
 		t.Helper()
 		got, err := parseSources([]byte(body), "h", lookup)
