@@ -184,8 +184,8 @@ func TestStrategiesRank(t *testing.T) {
 // load at which it matters.
 func TestForesight(t *testing.T) {
 	cfg := DefaultConfig()
-	cfg.Workers = 4
-	p := Prefixed{Name: "p", Requests: 400, Buckets: Mixed(), FreshMin: 16, FreshMax: 600, OutputMin: 16, OutputMax: 16}.Plan(Arrivals{Rate: 25}, 1)
+	cfg.Workers = 3
+	p := Prefixed{Name: "p", Requests: 150, Buckets: Mixed(), FreshMin: 16, FreshMax: 600, OutputMin: 16, OutputMax: 16}.Plan(Arrivals{Rate: 20}, 1)
 	greedy, foreseen := run(t, &cfg, p, "oracle"), run(t, &cfg, p, "oracle-foresight")
 	t.Logf("greedy %.0f ms, with foresight %.0f ms", greedy.TTFT.Mean, foreseen.TTFT.Mean)
 	if foreseen.TTFT.Mean > 0.97*greedy.TTFT.Mean {
