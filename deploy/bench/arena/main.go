@@ -147,6 +147,7 @@ func parsePlan(args []string) (*plan, error) {
 	fs.DurationVar(&p.env.warm, "warm", 15*time.Second, "time before the measured one, at half the load")
 	fs.DurationVar(&p.env.measured, "measure", 40*time.Second, "measured time of a run")
 	fs.IntVar(&p.env.streams, "streams", 16, "requests that keep a worker busy in the capacity run")
+	fs.BoolVar(&p.env.cold, "cold", false, "the warm-up is at the full load, too: who recovers from cold caches?")
 	fs.IntVar(&p.reps, "reps", 3, "repetitions, each with other requests")
 	fs.Uint64Var(&p.seed, "seed", 1, "seed of the requests")
 	routers := fs.String("routers", "sluice,sglang-cache_aware,sglang-round_robin,vllm-kv_aware,vllm-cache_aware", "routers, of these and sluice-round-robin")

@@ -20,7 +20,8 @@ type env struct {
 	workers              int
 	timeScale            float64
 	warm, measured       time.Duration
-	streams              int // of the capacity run, a worker
+	streams              int  // of the capacity run, a worker
+	cold                 bool // no slow start
 }
 
 const (
@@ -141,7 +142,10 @@ func slowStart(requests []request, warm time.Duration) []request {
 
 // run measures one router at one rate, before cold workers.
 func (e *env) run(ctx context.Context, w *workload, k routerKind, rate float64, seed uint64) (*result, error) {
-	requests := slowStart(w.generate(rate, e.warm/2+e.measured, seed), e.warm)
+	requests := w.generate(rate, e.warm+e.measured, seed)
+	if !e.cold {
+		requests = slowStart(w.generate(rate, e.warm/2+e.measured, seed), e.warm)
+	}
 	f, err := startFleet(ctx, e, w)
 	if err != nil {
 		return nil, err
