@@ -242,7 +242,7 @@ func TestKilledWorker(t *testing.T) {
 // TestMetricsAreWellFormed lints what is exported after every kind of request.
 func TestMetricsAreWellFormed(t *testing.T) {
 	d, a := startStack(t)
-	if err := newTour(d, a, io.Discard).play(context.Background()); err != nil {
+	if err := newTour(d, a, t.Output()).play(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	text := metricsText(t, a)
