@@ -12,7 +12,6 @@ import (
 type node struct {
 	id     scoring.WorkerID
 	eng    *engine.Engine
-	slow   float64
 	fixed  time.Duration // part of a step
 	calls  map[engine.ID]*call
 	busy   bool // a step is under way
