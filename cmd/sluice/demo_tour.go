@@ -283,13 +283,30 @@ func (t *tour) spill(ctx context.Context) (string, error) {
 	if _, err := t.ask(ctx, "acme", user(prefix)); err != nil {
 		return "", err
 	}
+	// A machine that has much else to do may send the requests one after the
+	// other, so that there is no queue to avoid: then once more.
+	for attempt := 1; ; attempt++ {
+		served, err := t.atOnce(ctx, prefix, 100*attempt)
+		switch {
+		case err != nil:
+			return "", err
+		case served["general-1"] > 0 && served["general-2"] > 0:
+			return fmt.Sprintf("8 at once were shared: general-1 %d, general-2 %d, restricted-1 %d", served["general-1"], served["general-2"], served["restricted-1"]), nil
+		case attempt == 4:
+			return "", fmt.Errorf("all of them queued at one worker: %v", served)
+		}
+	}
+}
+
+// atOnce sends eight requests that begin with prefix and says who served them.
+func (t *tour) atOnce(ctx context.Context, prefix string, seed int) (map[string]int, error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	served := make(map[string]int)
 	var failed error
 	for i := range 8 {
 		wg.Go(func() {
-			a, err := t.ask(ctx, "acme", user(prefix+t.long(1000+i, 3000)))
+			a, err := t.ask(ctx, "acme", user(prefix+t.long(1000+seed+i, 3000)))
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -303,13 +320,7 @@ func (t *tour) spill(ctx context.Context) (string, error) {
 		})
 	}
 	wg.Wait()
-	if failed != nil {
-		return "", failed
-	}
-	if served["general-1"] == 0 || served["general-2"] == 0 {
-		return "", fmt.Errorf("all of them queued at one worker: %v", served)
-	}
-	return fmt.Sprintf("8 at once were shared: general-1 %d, general-2 %d, restricted-1 %d", served["general-1"], served["general-2"], served["restricted-1"]), nil
+	return served, failed
 }
 
 func (t *tour) rateLimited(ctx context.Context) (string, error) {
