@@ -83,7 +83,7 @@ func (f *Fleet) Add(now time.Time, spec WorkerSpec) (WorkerID, error) {
 	}
 	p := f.pools[spec.Pool]
 	if p == nil {
-		p = &pool{coef: f.cfg.Prior.vector()}
+		p = newPool(f.cfg.Prior.vector())
 		f.pools[spec.Pool] = p
 	}
 	f.lastID++
@@ -152,7 +152,7 @@ func (f *Fleet) SetCapacity(id WorkerID, blockSize, blocks int) {
 		f.mu.Unlock()
 		return
 	}
-	w.capacity, w.capacitySize = blocks, blockSize
+	w.capacity, w.capacitySize = max(0, blocks), max(0, blockSize)
 	views := slices.Clone(w.views)
 	f.mu.Unlock()
 
@@ -166,9 +166,10 @@ func (f *Fleet) SetCapacity(id WorkerID, blockSize, blocks int) {
 // ObserveLoad takes over the worker's own account of its load as of now, as a
 // correction: what it shows beyond this process's own requests counts as work
 // of others, with a weight that falls linearly to zero over Config.LoadStale.
-// Values below zero count as zero.
+// Values below zero count as zero, a KVUsage above 1 as 1.
 func (f *Fleet) ObserveLoad(now time.Time, id WorkerID, l Load) {
-	l.Running, l.Waiting = max(0, l.Running), max(0, l.Waiting)
+	l.Running, l.Waiting, l.Ranks = max(0, l.Running), max(0, l.Waiting), min(max(0, l.Ranks), maxRanks)
+	l.KVUsage = clamp(l.KVUsage, 0, 1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if w := f.byID[id]; w != nil {
@@ -177,7 +178,7 @@ func (f *Fleet) ObserveLoad(now time.Time, id WorkerID, l Load) {
 		if l.InterToken > 0 {
 			w.interToken = l.InterToken.Seconds()
 		}
-		w.occupancy.observe(now, l.KVUsage*float64(w.capacity*w.capacitySize*len(w.views)))
+		w.occupancy.observe(now, l.KVUsage*w.room())
 	}
 }
 

@@ -201,7 +201,7 @@ func TestSnapshot(t *testing.T) {
 	if s.Worker != r.Worker() || !s.Ready || s.InFlight != 1 || s.Prefilling != 1 || s.Ahead != 1000 || s.Picks != 1 {
 		t.Errorf("snapshot %+v", s)
 	}
-	if s.Load != (Load{3, 2, 0.5, 0}) || !s.LoadObserved.Equal(epoch) || s.Coefficients != DefaultConfig().Prior || s.Speed != 1 {
+	if s.Load != (Load{Running: 3, Waiting: 2, KVUsage: 0.5}) || !s.LoadObserved.Equal(epoch) || s.Coefficients != DefaultConfig().Prior || s.Speed != 1 {
 		t.Errorf("snapshot %+v", s)
 	}
 	want := []ViewSnapshot{

@@ -71,9 +71,10 @@ func (s *sharing) join(g *group, size int) bool {
 			return grown
 		}
 	}
-	if len(s.classes) < maxClasses {
-		s.classes = append(s.classes, sizeClass{size, g.bit})
+	if len(s.classes) == maxClasses {
+		return false
 	}
+	s.classes = append(s.classes, sizeClass{size, g.bit})
 	return true
 }
 

@@ -1,6 +1,9 @@
 package scoring
 
-import "time"
+import (
+	"sort"
+	"time"
+)
 
 // sampleTokens is the stretch of a prompt that one key stands for when the
 // tokens that requests hold are counted.
@@ -95,11 +98,7 @@ func (o *occupancy) held(now time.Time, stale time.Duration) float64 {
 // needs is the tokens of a prompt that nobody in the worker's hands holds yet.
 func (o *occupancy) needs(keys []Key, size, prompt int) int {
 	step := stride(size)
-	for i := step - 1; i < len(keys); i += step {
-		if o.used[keys[i]].requests == 0 {
-			break
-		}
-		prompt -= step * size
-	}
-	return prompt
+	// Who holds a stretch holds all before it.
+	held := sort.Search(len(keys)/step, func(i int) bool { return o.used[keys[(i+1)*step-1]].requests == 0 })
+	return prompt - held*step*size
 }

@@ -41,6 +41,8 @@ const (
 	// leastShare is the share of picks that a worker is a candidate for when
 	// its slow start begins.
 	leastShare = 0.1
+	// longest bounds a delay as it is shown, in seconds.
+	longest = 1e9
 )
 
 // Pick chooses the worker with the least predicted cost, which is the request's
@@ -133,10 +135,16 @@ func (f *Fleet) reserve(now time.Time, req *Request, s *scratch) *Reservation {
 	}
 	s.measure(req, &f.cfg)
 	s.free = 0
+	var latest time.Time // when one of the candidates' pools last learned
 	for i := range s.candidates {
-		s.free += s.candidates[i].worker.free.now(now) / float64(len(s.candidates))
+		w := s.candidates[i].worker
+		s.free += w.free.now(now) / float64(len(s.candidates))
+		if at := w.predictor.pool.at; at.After(latest) {
+			latest = at
+		}
 	}
 	for i := range s.candidates {
+		s.candidates[i].worker.predictor.pool.relax(latest, poolPatience*f.cfg.IdleHalfLife)
 		f.predict(now, req, s, &s.candidates[i])
 	}
 	var c *candidate
@@ -162,12 +170,17 @@ func (f *Fleet) predict(now time.Time, req *Request, s *scratch, c *candidate) {
 	waiting, others := w.others(now, f.cfg.LoadStale)
 	perToken, perPair := w.predictor.costs(speed)
 	own, pairs := w.ahead(now, perToken, perPair, f.cfg.BatchTokens)
-	c.ahead = own + waiting*w.meanTokens
+	mean := w.meanTokens
+	if mean == 0 {
+		mean = float64(c.work) // nothing is known of what comes here
+	}
+	c.ahead = own + waiting*mean
 	c.running = float64(w.running) + others
-	pairs += waiting * attentionPairs(w.meanTokens, 0)
+	pairs += waiting * attentionPairs(mean, 0)
 	steps := 1 + (c.ahead+float64(c.work))/float64(f.cfg.BatchTokens)
 	c.x = vector{1, (c.ahead + float64(c.work)) / 1000, c.running * steps, pairs + c.pairs}
-	c.fixed = max(w.slotWait(waiting+others, f.cfg.MaxSeqs), w.spaceWait(now, f.cfg.LoadStale, s.keys(c), s.size(c), req.prompt()))
+	c.fixed = max(w.slotWait(waiting+others, w.slots(f.cfg.MaxSeqs)),
+		w.spaceWait(now, f.cfg.LoadStale, s.keys(c), s.size(c), req.prompt(), others))
 	// What is ahead is computed in the same time.
 	c.fixed = max(0, c.fixed-perToken*c.ahead-perPair*pairs)
 	c.raw = clamp(c.fixed+speed*coef.dot(c.x), minTTFT.Seconds(), maxTTFT.Seconds())
@@ -263,7 +276,7 @@ func (f *Fleet) keep(req *Request, s *scratch, r *Reservation, why Reason) {
 			Total:  seconds(c.raw), P90: seconds(c.p90),
 			Base: seconds(c.base), Prefill: seconds(c.prefill),
 			Wait:   seconds(max(0, c.raw-c.base-c.prefill)),
-			Delay:  seconds(c.delay),
+			Delay:  seconds(min(c.delay, longest)),
 			Cached: c.cached, Assumed: c.assumed,
 			Ahead: int(c.ahead), Running: int(c.running),
 		})

@@ -33,6 +33,13 @@ const (
 	// seen. The one turns into the other over the pool's first poolWindow.
 	pullFirst, pullPool = 0.02, 2
 	poolWindow          = 64
+	// poolPatience is how many half-lives of a worker's knowledge the pool's has.
+	poolPatience = 10
+	// leastWeight is the weight below which a first token is forgotten.
+	leastWeight = 1e-3
+	// waitShare is the share of a prediction that a wait which is not learned may
+	// have for the first token to be learned from.
+	waitShare = 0.5
 
 	// speedGain and speedClip bound how far one first token moves the speed
 	// factor: 12 % of the error, and of no more than a factor of 2. A worker
@@ -95,6 +102,7 @@ type predictor struct {
 
 	// errors are the last values of ln(actual/predicted), unordered.
 	errors        [errorWindow]float32
+	noted         int64   // counts them
 	median, upper float64 // their 50th and 90th percentile
 }
 
@@ -151,17 +159,26 @@ func (p *predictor) relax(now time.Time, halfLife time.Duration) {
 	f := math.Exp2(-float64(halves))
 	for i := range p.samples {
 		for j := range p.samples[i] {
-			p.samples[i][j].weight *= f
+			if p.samples[i][j].weight *= f; p.samples[i][j].weight < leastWeight {
+				p.samples[i][j].weight = 0
+			}
 		}
 	}
 	p.solve()
 }
 
 // train learns from one first token: x is what the prediction was made from,
-// predicted what it was, fixed the part of it that is not learned here.
-func (p *predictor) train(now time.Time, halfLife time.Duration, x vector, predicted, fixed, actual float64) {
+// predicted what it was, fixed the part of it that is not learned here. Where
+// that is most of it, nothing is learned: what is left of the truth says more of
+// the error of fixed. Otherwise the learned part has at least its share of the
+// truth, so that a wait which did not come about doesn't make the worker fast.
+// It reports whether anything was learned.
+func (p *predictor) train(now time.Time, halfLife time.Duration, x vector, predicted, fixed, actual float64) (learned bool) {
 	p.noteError(math.Log(actual / predicted))
-	y := max(actual-fixed, minTTFT.Seconds())
+	if fixed > waitShare*predicted {
+		return false
+	}
+	y := max(actual-fixed, actual*(1-fixed/predicted), minTTFT.Seconds())
 	c := class(x)
 	p.samples[c][p.next[c]] = sample{x, y, 1}
 	p.next[c] = (p.next[c] + 1) % sampled
@@ -173,6 +190,7 @@ func (p *predictor) train(now time.Time, halfLife time.Duration, x vector, predi
 	p.logSpeed = clamp(was+gain*clamp(off, -speedClip, speedClip), -maxSpeed, maxSpeed)
 	p.last, p.faded = now, now
 	p.trained++
+	return true
 }
 
 // solve finds the coefficients by coordinate descent from the last ones, which
@@ -261,8 +279,9 @@ func (p *predictor) sums() (normal [terms]vector, moment vector, weight float64)
 // noteError keeps the error of one prediction and brings the quantiles up to
 // date.
 func (p *predictor) noteError(e float64) {
-	p.errors[p.trained%errorWindow] = float32(e)
-	n := int(min(p.trained+1, errorWindow))
+	p.errors[p.noted%errorWindow] = float32(e)
+	p.noted++
+	n := int(min(p.noted, errorWindow))
 	sorted := p.errors
 	slices.Sort(sorted[:n])
 	p.median, p.upper = float64(sorted[(n-1)/2]), float64(sorted[(n*9-1)/10])
@@ -285,15 +304,37 @@ func clamp(v, lo, hi float64) float64 {
 // pool is what the workers of a pool have learned together: where a new one
 // starts, and what an idle one returns to.
 type pool struct {
-	coef    vector
-	trained int64
+	prior, coef vector
+	trained     int64
+	// at is when it last learned, or was relaxed; zero before.
+	at time.Time
+}
+
+func newPool(prior vector) *pool { return &pool{prior: prior, coef: prior} }
+
+// relax lets what was learned give way to the prior: half of it for each
+// half-life in which a pool that is permitted in its place learned and this one
+// did not, the last time at latest. Otherwise a pool that was slow when it was
+// last asked would not be asked again.
+func (p *pool) relax(latest time.Time, halfLife time.Duration) {
+	halves := latest.Sub(p.at) / halfLife
+	if p.at.IsZero() || halves <= 0 {
+		return
+	}
+	p.at = p.at.Add(halves * halfLife)
+	keep := math.Exp2(-float64(halves))
+	for i := range p.coef {
+		p.coef[i] = clamp(p.prior[i]+keep*(p.coef[i]-p.prior[i]), lowest[i], highest[i])
+	}
+	p.trained = int64(keep * float64(min(p.trained, poolWindow)))
 }
 
 // learn moves the pool's coefficients towards a worker's.
-func (p *pool) learn(coef vector) {
+func (p *pool) learn(now time.Time, coef vector) {
+	p.at = now
 	gain := max(1/float64(p.trained+1), 1.0/poolWindow)
 	for i := range p.coef {
-		p.coef[i] += gain * (coef[i] - p.coef[i])
+		p.coef[i] = clamp(p.coef[i]+gain*(coef[i]-p.coef[i]), lowest[i], highest[i])
 	}
 	p.trained++
 }

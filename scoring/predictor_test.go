@@ -20,7 +20,7 @@ type trainer struct {
 
 func newTrainer(truth vector) *trainer {
 	t := &trainer{rng: rand.New(rand.NewPCG(1, 1)), now: epoch, truth: truth, noise: 0.1}
-	t.start(&pool{coef: DefaultConfig().Prior.vector()})
+	t.start(newPool(DefaultConfig().Prior.vector()))
 	return t
 }
 
@@ -43,7 +43,7 @@ func (t *trainer) first(x vector, factor float64) float64 {
 	said := t.predict(x)
 	actual := factor * t.truth.dot(x) * math.Exp(t.noise*t.rng.NormFloat64())
 	t.train(t.now, halfLife, x, said, 0, actual)
-	t.pool.learn(t.coef)
+	t.pool.learn(t.now, t.coef)
 	t.now = t.now.Add(100 * time.Millisecond)
 	return math.Abs(said-actual) / actual
 }
@@ -190,7 +190,7 @@ func TestPredictorIsBounded(t *testing.T) {
 			said := clamp(p.predict(in), minTTFT.Seconds(), maxTTFT.Seconds())
 			actual := rapid.Float64Range(minTTFT.Seconds(), 1e6).Draw(t, "actual")
 			p.train(p.now, halfLife, in, said, rapid.Float64Range(0, 10).Draw(t, "fixed"), actual)
-			p.pool.learn(p.coef)
+			p.pool.learn(p.now, p.coef)
 			p.now = p.now.Add(time.Duration(rapid.Int64Range(-1e9, 1e12).Draw(t, "pause")))
 			for i, c := range p.coef {
 				if !(c >= lowest[i] && c <= highest[i]) {

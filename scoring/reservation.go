@@ -81,6 +81,7 @@ func (r *Reservation) FirstToken(now time.Time) {
 	w := r.worker
 	if r.phase == prefilling {
 		w.run(now, r)
+		w.heard = now
 	}
 	if r.unary {
 		return
@@ -103,8 +104,7 @@ func (f *Fleet) learn(now time.Time, r *Reservation) {
 		return
 	}
 	w.firstTokens++
-	w.predictor.train(now, f.cfg.IdleHalfLife, r.x, r.raw, r.fixed, actual.Seconds())
-	w.predictor.pool.learn(w.predictor.coef)
+	f.train(now, r, actual.Seconds())
 }
 
 // Output tells how many tokens the answer has, before Done. For a request whose
@@ -129,8 +129,16 @@ func (f *Fleet) infer(now time.Time, r *Reservation) {
 	if r.output > 1 && w.interToken == 0 || decode > inferShare*took {
 		return
 	}
-	w.predictor.train(now, f.cfg.IdleHalfLife, r.x, r.raw, r.fixed, max(took-decode, minTTFT.Seconds()))
-	w.predictor.pool.learn(w.predictor.coef)
+	f.train(now, r, max(took-decode, minTTFT.Seconds()))
+}
+
+// train trains the worker's and its pool's prediction with what r took, in
+// seconds. It requires that f.mu is held.
+func (f *Fleet) train(now time.Time, r *Reservation, actual float64) {
+	p := &r.worker.predictor
+	if p.train(now, f.cfg.IdleHalfLife, r.x, r.raw, r.fixed, actual) {
+		p.pool.learn(now, p.coef)
+	}
 }
 
 // Done reports at now how the request ended and releases everything it still

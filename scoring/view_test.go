@@ -596,3 +596,18 @@ func (m *model) clear(_ *rapid.T, v *view) {
 	m.storing = [tiers]map[int]bool{}
 	v.apply([]Event{{Kind: AllBlocksCleared}})
 }
+
+// TestManyBlockSizesOfGroups has more block sizes than are kept apart: the ones
+// beyond make no key wait for another group, so nothing is looked through.
+func TestManyBlockSizesOfGroups(t *testing.T) {
+	s := &sharing{}
+	g := &group{bit: 1, full: true}
+	for size := 1; size <= maxClasses; size++ {
+		if !s.join(g, size) || s.join(g, size) {
+			t.Fatalf("size %d: only the first block concerns others", size)
+		}
+	}
+	if s.join(g, maxClasses+1) {
+		t.Error("a size that is not kept apart is said to concern others' keys")
+	}
+}

@@ -42,6 +42,8 @@ type Load struct {
 	// InterToken is the mean time between two tokens of one answer lately, 0
 	// when unknown.
 	InterToken time.Duration
+	// Ranks is how many engines (data-parallel ranks) report, 0 when unknown.
+	Ranks int
 }
 
 // ViewState says how far the view of one rank's cache can be trusted.
@@ -204,9 +206,10 @@ func (w *worker) delay(now time.Time, c *candidate, free, n, speed float64) floa
 // spaceWait is how long a request waits until its prompt finds room among what
 // the requests in the worker's hands hold, in seconds: until one of them ends,
 // or as many as hold that much. They are taken to hold alike and to end evenly,
-// each after the mean time that answers took lately.
-func (w *worker) spaceWait(now time.Time, stale time.Duration, keys []Key, size, prompt int) float64 {
-	room := float64(w.capacity*w.capacitySize) * float64(len(w.views))
+// each after the mean time that answers took lately. others of them were sent by
+// somebody else.
+func (w *worker) spaceWait(now time.Time, stale time.Duration, keys []Key, size, prompt int, others float64) float64 {
+	room := w.room()
 	if room == 0 {
 		return 0
 	}
@@ -218,6 +221,20 @@ func (w *worker) spaceWait(now time.Time, stale time.Duration, keys []Key, size,
 	if over <= 0 || held <= 0 {
 		return 0
 	}
-	n := float64(max(1, w.inFlight()))
+	n := max(1, float64(w.inFlight())+others)
 	return w.meanDecode / n * clamp(over*n/held, 1, n)
+}
+
+// engines is how many engines (ranks) the worker has, as far as is known.
+func (w *worker) engines() int { return max(len(w.views), w.ranks) }
+
+// room is the tokens that all its engines' caches hold together, 0 when unknown.
+func (w *worker) room() float64 {
+	return float64(w.capacity) * float64(w.capacitySize) * float64(w.engines())
+}
+
+// slots is how many sequences it runs at once: what is configured for an engine,
+// or more where it was seen to.
+func (w *worker) slots(configured int) int {
+	return max(configured*w.engines(), w.mostRunning)
 }

@@ -18,6 +18,8 @@ type workload struct {
 	pairs  float64
 	// mark is when the head of the queue came to be the head.
 	mark time.Time
+	// heard is when a first token was last seen.
+	heard time.Time
 
 	// seen are the last two observations, newest first.
 	seen [2]observation
@@ -29,6 +31,9 @@ type workload struct {
 	interToken float64
 	// decoded counts the requests that meanDecode was learned from.
 	decoded int64
+	// ranks is how many engines there are as the worker last said, 0 when it has
+	// not; mostRunning the most requests that it said it runs at once.
+	ranks, mostRunning int
 	// bound and free are the rates of picks that had to come here for what the
 	// worker holds and of those that might have gone elsewhere.
 	bound, free arrivals
@@ -137,6 +142,7 @@ func (l *workload) end(now time.Time, r *Reservation, out Outcome) {
 // row, because one may have been taken just before a first token that this
 // process knows of already.
 func (l *workload) observe(now time.Time, load Load, stale time.Duration) {
+	l.ranks, l.mostRunning = load.Ranks, max(l.mostRunning, load.Running)
 	own := l.prefilling + l.running
 	o := observation{at: now, load: load}
 	o.waiting = max(0, load.Waiting-l.prefilling)
@@ -167,7 +173,9 @@ func (l *workload) others(now time.Time, stale time.Duration) (waiting, running 
 // taken off; but no more than the head's own, or one step's, as otherwise a
 // first token would have been seen. When even that is overdue, the worker is
 // slower than believed, and the longer it is, the longer it will be: half the
-// overdue time is added.
+// overdue time is added. A first token of a request behind the head shows that
+// not the worker is late, but something with the head; the time before it does
+// not count then.
 func (l *workload) ahead(now time.Time, perToken, perPair float64, batch int) (tokens, pairs float64) {
 	if l.prefilling == 0 {
 		return 0, 0
@@ -184,8 +192,8 @@ func (l *workload) ahead(now time.Time, perToken, perPair float64, batch int) (t
 	spent := max(0, now.Sub(l.mark).Seconds())
 	done := min(1, spent/due)
 	tokens, pairs = tokens-done*dueTokens, pairs-done*duePairs
-	if spent > due {
-		tokens += (spent - due) / 2 / perToken
+	if late := min(spent-due, now.Sub(l.heard).Seconds()); late > 0 {
+		tokens += late / 2 / perToken
 	}
 	return tokens, max(0, pairs)
 }

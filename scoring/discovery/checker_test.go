@@ -193,7 +193,7 @@ func TestCheckerComesUp(t *testing.T) {
 			t.Errorf("status is %+v", s)
 		}
 		snap := f.Snapshot(time.Now())[0]
-		if !snap.Ready || snap.Load != (scoring.Load{Running: 1, Waiting: 2, KVUsage: 0.5}) {
+		if !snap.Ready || snap.Load != (scoring.Load{Running: 1, Waiting: 2, KVUsage: 0.5, Ranks: 2}) {
 			t.Errorf("the fleet has %+v", snap)
 		}
 		e.set(func(e *engine) {

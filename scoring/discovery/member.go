@@ -253,7 +253,7 @@ func (m *member) observe(ctx context.Context, now time.Time, got Metrics) {
 		m.c.fleet.SetCapacity(m.id, got.BlockSize, got.Blocks)
 	}
 	m.c.fleet.ObserveLoad(now, m.id, scoring.Load{
-		Running: got.Running, Waiting: got.Waiting, KVUsage: got.KVUsage, InterToken: gap,
+		Running: got.Running, Waiting: got.Waiting, KVUsage: got.KVUsage, InterToken: gap, Ranks: got.Engines,
 	})
 }
 
