@@ -35,8 +35,13 @@ type candidate struct {
 	delay float64
 }
 
+// delayCap bounds the delay to others that a choice counts, in times of the
+// request's own prefill: beyond it the queues are so long that who will come and
+// what will still be cached can't be told.
+const delayCap = 10
+
 // cost is what the choice minimises, in seconds.
-func (c *candidate) cost() float64 { return c.raw + c.delay }
+func (c *candidate) cost() float64 { return c.raw + min(c.delay, delayCap*c.prefill) }
 
 // keyChain is the request's keys for one way of hashing it. Candidates that
 // agree on it share it, and there is mostly one.
