@@ -169,14 +169,15 @@ func (f *Fleet) predict(now time.Time, req *Request, s *scratch, c *candidate) {
 
 	waiting, others := w.others(now, f.cfg.LoadStale)
 	perToken, perPair := w.predictor.costs(speed)
-	own, pairs := w.ahead(now, perToken, perPair, f.cfg.BatchTokens)
+	own, pairs := w.ahead(now, perToken, perPair, f.cfg.BatchTokens, w.engines())
 	mean := w.meanTokens
 	if mean == 0 {
 		mean = float64(c.work) // nothing is known of what comes here
 	}
-	c.ahead = own + waiting*mean
-	c.running = float64(w.running) + others
-	pairs += waiting * attentionPairs(mean, 0)
+	engines := float64(w.engines())
+	c.ahead = own + waiting*mean/engines
+	c.running = (float64(w.running) + others) / engines
+	pairs += waiting * attentionPairs(mean, 0) / engines
 	steps := 1 + (c.ahead+float64(c.work))/float64(f.cfg.BatchTokens)
 	c.x = vector{1, (c.ahead + float64(c.work)) / 1000, c.running * steps, pairs + c.pairs}
 	c.fixed = max(w.slotWait(waiting+others, w.slots(f.cfg.MaxSeqs)),

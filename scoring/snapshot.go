@@ -94,7 +94,8 @@ type Prediction struct {
 	// that a worker with an unknown view was credited with on top.
 	Cached, Assumed int
 	// Ahead is the uncached tokens that must be prefilled first, Running the
-	// sequences decoded meanwhile, those of other senders included.
+	// sequences decoded meanwhile, those of other senders included; on the
+	// request's own rank, where the worker has several.
 	Ahead, Running int
 }
 
@@ -244,7 +245,7 @@ func (f *Fleet) snapshot(now time.Time, w *worker) WorkerSnapshot {
 	p := &w.predictor
 	speed := p.speed(now, f.cfg.IdleHalfLife)
 	perToken, perPair := p.costs(speed)
-	ahead, _ := w.ahead(now, perToken, perPair, f.cfg.BatchTokens)
+	ahead, _ := w.ahead(now, perToken, perPair, f.cfg.BatchTokens, 1)
 	return WorkerSnapshot{
 		Worker: w.info(), Models: slices.Clone(w.spec.Models), Adapters: slices.Clone(w.spec.Adapters),
 		Ready: w.ready, Reason: w.reason, Retired: w.retired, Trial: w.trial, Added: w.added,

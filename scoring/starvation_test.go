@@ -210,3 +210,37 @@ func TestSlotsAreWhatTheWorkerRuns(t *testing.T) {
 		t.Errorf("it waits %v s for a sequence of a worker that ran 30 at once", r.fixed)
 	}
 }
+
+// TestRanksWorkSideBySide has a queue on a worker of four ranks: a request waits
+// for its own rank's share of it, and others are delayed by it there alone.
+func TestRanksWorkSideBySide(t *testing.T) {
+	predict := func(ranks int) (Prediction, time.Duration) {
+		f, ids := testFleet(t, 1)
+		f.ObserveLoad(epoch, ids[0], Load{Ranks: ranks})
+		for range 12 {
+			pick(t, f, epoch, &Request{Estimate: 1000})
+		}
+		r := pick(t, f, epoch, &Request{Estimate: 1000})
+		if got := f.Snapshot(epoch)[0].Ahead; got != 13_000 {
+			t.Errorf("%d tokens are in its queues, want 13000", got)
+		}
+		rec := f.Predictions()
+		return rec[len(rec)-1].Candidates[0], r.Predicted()
+	}
+	one, _ := predict(0)
+	four, total := predict(4)
+	if one.Ahead != 12_000 || four.Ahead != 3000 {
+		t.Errorf("%d tokens are ahead on one rank and %d on four, want 12000 and 3000", one.Ahead, four.Ahead)
+	}
+	if four.Delay > one.Delay/4 {
+		t.Errorf("a delay of %v on four ranks, %v on one", four.Delay, one.Delay)
+	}
+	// When the head of the queue is overdue, that is time, whatever the ranks.
+	f, ids := testFleet(t, 1)
+	f.ObserveLoad(epoch, ids[0], Load{Ranks: 4})
+	pick(t, f, epoch, &Request{Estimate: 1000})
+	late := pick(t, f, epoch.Add(20*time.Second), &Request{Estimate: 1000}).Predicted()
+	if late < 9*time.Second || late > 12*time.Second {
+		t.Errorf("behind a request that is 20 s late it is predicted to take %v (%v when it is not)", late, total)
+	}
+}

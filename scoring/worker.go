@@ -193,11 +193,12 @@ func (w *worker) blockSize(assumed int) int {
 // it holds itself, which makes all queues longer.
 //
 // Requests of other senders, n of them in the worker's hands, arrive at the rate
-// that Little's law gives for the time they stay. The prefill is that of the
+// that Little's law gives for the time they stay. Each of several engines (ranks)
+// gets its part of all of them. The prefill is that of the
 // pool's coefficients: what tells two workers' coefficients apart is noise at
 // this place.
 func (w *worker) delay(now time.Time, c *candidate, free, n, speed float64) float64 {
-	rate := w.bound.now(now) + free + n/(c.raw+w.meanDecode)
+	rate := (w.bound.now(now) + free + n/(c.raw+w.meanDecode)) / float64(w.engines())
 	busy := clamp(rate*speed*w.predictor.coef[1]*w.meanTokens/1000, 0, busiest)
 	own := w.predictor.pool.coef.dot(vector{0, float64(c.work) / 1000, 0, c.pairs})
 	return own * rate * (c.raw - c.base) / (1 - busy)

@@ -176,7 +176,9 @@ func (l *workload) others(now time.Time, stale time.Duration) (waiting, running 
 // overdue time is added. A first token of a request behind the head shows that
 // not the worker is late, but something with the head; the time before it does
 // not count then.
-func (l *workload) ahead(now time.Time, perToken, perPair float64, batch int) (tokens, pairs float64) {
+//
+// Several engines side by side have the queue in equal parts, as far as is known.
+func (l *workload) ahead(now time.Time, perToken, perPair float64, batch, engines int) (tokens, pairs float64) {
 	if l.prefilling == 0 {
 		return 0, 0
 	}
@@ -186,12 +188,12 @@ func (l *workload) ahead(now time.Time, perToken, perPair float64, batch int) (t
 		dueTokens, duePairs = step, pairs*step/tokens
 	}
 	due := dueTokens*perToken + duePairs*perPair
-	if due <= 0 {
-		return tokens, pairs
-	}
 	spent := max(0, now.Sub(l.mark).Seconds())
-	done := min(1, spent/due)
-	tokens, pairs = tokens-done*dueTokens, pairs-done*duePairs
+	done := 1.0
+	if due > spent {
+		done = spent / due
+	}
+	tokens, pairs = (tokens-done*dueTokens)/float64(engines), (pairs-done*duePairs)/float64(engines)
 	if late := min(spent-due, now.Sub(l.heard).Seconds()); late > 0 {
 		tokens += late / 2 / perToken
 	}
