@@ -169,7 +169,7 @@ func (f *Fleet) predict(now time.Time, req *Request, s *scratch, c *candidate) {
 
 	waiting, others := w.others(now, f.cfg.LoadStale)
 	perToken, perPair := w.predictor.costs(speed)
-	own, pairs := w.ahead(now, perToken, perPair, f.cfg.BatchTokens, w.engines())
+	own, pairs := w.ahead(now, speed*coef[0], perToken, perPair, f.cfg.BatchTokens, w.engines())
 	mean := w.meanTokens
 	if mean == 0 {
 		mean = float64(c.work) // nothing is known of what comes here

@@ -244,3 +244,18 @@ func TestRanksWorkSideBySide(t *testing.T) {
 		t.Errorf("behind a request that is 20 s late it is predicted to take %v (%v when it is not)", late, total)
 	}
 }
+
+// TestBaseIsNotLate has a far worker, whose base is most of each first token's
+// time: a request that has been under way for less than that is not late.
+func TestBaseIsNotLate(t *testing.T) {
+	for _, tokens := range []int{0, 16} {
+		cfg := DefaultConfig()
+		cfg.Prior.Base = 400 * time.Millisecond
+		f := NewFleet(cfg)
+		addWorkers(t, f, 1)
+		alone := pick(t, f, epoch, &Request{Estimate: tokens}).Predicted()
+		if behind := pick(t, f, epoch.Add(390*time.Millisecond), &Request{Estimate: tokens}).Predicted(); behind > alone+5*time.Millisecond {
+			t.Errorf("behind a request of %d tokens that is about to be answered %v is predicted, alone %v", tokens, behind, alone)
+		}
+	}
+}

@@ -159,7 +159,7 @@ func (w *worker) info() WorkerInfo {
 
 // starting reports whether the worker is in its slow start.
 func (w *worker) starting(now time.Time, slowStart time.Duration) bool {
-	return now.Sub(w.readySince) < slowStart
+	return slowStart > 0 && now.Sub(w.readySince) < slowStart
 }
 
 func (w *worker) serves(model string) bool {

@@ -167,18 +167,19 @@ func (l *workload) others(now time.Time, stale time.Duration) (waiting, running 
 
 // ahead is how many uncached tokens, and attention pairs in millions, the engine
 // must still prefill before a request that arrives now, if it takes perToken and
-// perPair seconds for one of them, and up to batch tokens a step.
+// perPair seconds for one of them, and up to batch tokens a step. base is the time
+// of a request that no prefill is part of, in seconds.
 //
 // The engine works at the head of the queue, so what it has done since mark is
 // taken off; but no more than the head's own, or one step's, as otherwise a
-// first token would have been seen. When even that is overdue, the worker is
-// slower than believed, and the longer it is, the longer it will be: half the
-// overdue time is added. A first token of a request behind the head shows that
+// first token would have been seen. When even that is overdue, by more than base,
+// the worker is slower than believed, and the longer it is, the longer it will
+// be: half the overdue time is added. A first token of a request behind the head shows that
 // not the worker is late, but something with the head; the time before it does
 // not count then.
 //
 // Several engines side by side have the queue in equal parts, as far as is known.
-func (l *workload) ahead(now time.Time, perToken, perPair float64, batch, engines int) (tokens, pairs float64) {
+func (l *workload) ahead(now time.Time, base, perToken, perPair float64, batch, engines int) (tokens, pairs float64) {
 	if l.prefilling == 0 {
 		return 0, 0
 	}
@@ -194,7 +195,7 @@ func (l *workload) ahead(now time.Time, perToken, perPair float64, batch, engine
 		done = spent / due
 	}
 	tokens, pairs = (tokens-done*dueTokens)/float64(engines), (pairs-done*duePairs)/float64(engines)
-	if late := min(spent-due, now.Sub(l.heard).Seconds()); late > 0 {
+	if late := min(spent-due-base, now.Sub(l.heard).Seconds()); late > 0 {
 		tokens += late / 2 / perToken
 	}
 	return tokens, max(0, pairs)
