@@ -30,6 +30,8 @@ type candidate struct {
 	fixed, raw     float64
 	base, prefill  float64
 	p90            float64
+	// bound is the rate at which requests come to the worker for what it holds.
+	bound float64
 	// delay is what the request costs others on this worker, in seconds; see
 	// workload.delay.
 	delay float64

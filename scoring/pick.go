@@ -137,9 +137,11 @@ func (f *Fleet) reserve(now time.Time, req *Request, s *scratch) *Reservation {
 	s.free = 0
 	var latest time.Time // when one of the candidates' pools last learned
 	for i := range s.candidates {
-		w := s.candidates[i].worker
-		s.free += w.free.now(now) / float64(len(s.candidates))
-		if at := w.predictor.pool.at; at.After(latest) {
+		c := &s.candidates[i]
+		var free float64
+		c.bound, free = c.worker.rates(now)
+		s.free += free / float64(len(s.candidates))
+		if at := c.worker.predictor.pool.at; at.After(latest) {
 			latest = at
 		}
 	}
@@ -187,8 +189,8 @@ func (f *Fleet) predict(now time.Time, req *Request, s *scratch, c *candidate) {
 	c.raw = clamp(c.fixed+speed*coef.dot(c.x), minTTFT.Seconds(), maxTTFT.Seconds())
 	c.base = speed * coef[0]
 	c.prefill = speed * (coef[1]*float64(c.work)/1000 + coef[3]*c.pairs)
-	c.p90 = clamp(c.raw*math.Exp(w.predictor.upper), c.raw, maxTTFT.Seconds())
-	c.delay = w.delay(now, c, s.free, waiting+others, speed)
+	c.p90 = clamp(c.raw*w.predictor.upperFactor, c.raw, maxTTFT.Seconds())
+	c.delay = w.delay(c, s.free, waiting+others, speed)
 }
 
 // attentionPairs counts, in millions, the (new token, token before it) pairs of
@@ -243,9 +245,7 @@ func (f *Fleet) count(now time.Time, req *Request, s *scratch, c *candidate) *Re
 	f.inFlight++
 	f.stats.Picks++
 	c.worker.picks++
-	bound := s.bound(c, r.prompt)
-	c.worker.bound.add(now, bound)
-	c.worker.free.add(now, 1-bound)
+	c.worker.arrive(now, s.bound(c, r.prompt))
 	c.worker.lastPick = f.stats.Picks
 	f.stats.PromptTokens += int64(r.prompt)
 	f.stats.CachedTokens += int64(r.cached)

@@ -104,6 +104,7 @@ type predictor struct {
 	errors        [errorWindow]float32
 	noted         int64   // counts them
 	median, upper float64 // their 50th and 90th percentile
+	upperFactor   float64 // e^upper
 }
 
 // sample is one first token: y seconds (less what is not learned) for x.
@@ -125,7 +126,7 @@ func class(x vector) int {
 // start makes p predict what its pool has learned.
 func (p *predictor) start(of *pool) {
 	p.pool, p.coef = of, of.coef
-	p.upper = unsettled
+	p.upper, p.upperFactor = unsettled, math.Exp(unsettled)
 }
 
 // speed is the factor on the coefficients as of now. What is not confirmed by
@@ -288,6 +289,7 @@ func (p *predictor) noteError(e float64) {
 	if n < settled {
 		p.upper = max(p.upper, unsettled)
 	}
+	p.upperFactor = math.Exp(p.upper)
 }
 
 // clamp returns v within [lo, hi]; lo when v is not a number.

@@ -197,8 +197,8 @@ func (w *worker) blockSize(assumed int) int {
 // gets its part of all of them. The prefill is that of the
 // pool's coefficients: what tells two workers' coefficients apart is noise at
 // this place.
-func (w *worker) delay(now time.Time, c *candidate, free, n, speed float64) float64 {
-	rate := (w.bound.now(now) + free + n/(c.raw+w.meanDecode)) / float64(w.engines())
+func (w *worker) delay(c *candidate, free, n, speed float64) float64 {
+	rate := (c.bound + free + n/(c.raw+w.meanDecode)) / float64(w.engines())
 	busy := clamp(rate*speed*w.predictor.coef[1]*w.meanTokens/1000, 0, busiest)
 	own := w.predictor.pool.coef.dot(vector{0, float64(c.work) / 1000, 0, c.pairs})
 	return own * rate * (c.raw - c.base) / (1 - busy)

@@ -34,9 +34,7 @@ type workload struct {
 	// ranks is how many engines there are as the worker last said, 0 when it has
 	// not; mostRunning the most requests that it said it runs at once.
 	ranks, mostRunning int
-	// bound and free are the rates of picks that had to come here for what the
-	// worker holds and of those that might have gone elsewhere.
-	bound, free arrivals
+	arrivals
 }
 
 // observation is what a worker's metrics showed beyond our own requests.
@@ -211,20 +209,27 @@ func (l *workload) slotWait(others float64, slots int) float64 {
 	return over * l.meanDecode / float64(slots)
 }
 
-// arrivals is a rate of requests, in requests a second, that forgets with
-// arrivalWindow.
+// arrivals is the rate of picks, in requests a second, that forgets with
+// arrivalWindow: of those that had to come here for what the worker holds, and of
+// those that might have gone elsewhere.
 type arrivals struct {
-	rate float64
-	at   time.Time
+	bound, free float64
+	arrived     time.Time // the last one
 }
 
-// now is the rate as of then.
-func (a *arrivals) now(then time.Time) float64 {
-	return a.rate * math.Exp(-max(0, then.Sub(a.at).Seconds())/arrivalWindow)
+// rates are the rates as of then.
+func (a *arrivals) rates(then time.Time) (bound, free float64) {
+	if a.arrived.IsZero() {
+		return 0, 0
+	}
+	keep := math.Exp(-max(0, then.Sub(a.arrived).Seconds()) / arrivalWindow)
+	return keep * a.bound, keep * a.free
 }
 
-// add counts one request, or a share of one.
-func (a *arrivals) add(now time.Time, share float64) {
-	a.rate = a.now(now) + share/arrivalWindow
-	a.at = now
+// arrive counts one request, of which a share had to come here.
+func (a *arrivals) arrive(now time.Time, share float64) {
+	a.bound, a.free = a.rates(now)
+	a.bound += share / arrivalWindow
+	a.free += (1 - share) / arrivalWindow
+	a.arrived = now
 }
