@@ -107,7 +107,7 @@ func (ex *exchange) prepare(ctx *fasthttp.RequestCtx) {
 	ex.tokenise(ex.ctx)
 	ex.pick = scoring.Request{
 		Model: ex.model.Name, LoRA: ex.model.LoRA, Pools: d.Pools, Estimate: cmp.Or(ex.tokens.Count, ex.estimate()), Salt: ex.salt,
-		MaxTokens: ex.outputBound(), Unary: !ex.req.Stream,
+		Unary: !ex.req.Stream,
 	}
 	if len(ex.tokens.IDs) > 0 {
 		ex.pick.Tokens = ex.tokens.IDs
@@ -133,17 +133,6 @@ func (ex *exchange) prepare(ctx *fasthttp.RequestCtx) {
 		m.RemoveCacheSalt = true
 	}
 	ex.body = ex.req.AppendRewrite(make([]byte, 0, len(ex.body)+192), ex.body, m)
-}
-
-// outputBound is the most output tokens that the request can ask for, as far as
-// that matters to anybody.
-func (ex *exchange) outputBound() int {
-	if ex.decision.MaxTokens == nil {
-		return 0
-	}
-	const plenty = 1 << 40
-	choices := float64(max(ex.decision.N, 1)) * float64(max(ex.req.PromptCount, 1))
-	return int(min(float64(*ex.decision.MaxTokens)*choices, plenty))
 }
 
 var scratchPool = sync.Pool{New: func() any { return new([]byte) }}

@@ -18,8 +18,6 @@ type Request struct {
 	// Estimate is the prompt's length in tokens where Tokens is not the whole of
 	// it. A lesser value than there are Tokens has no effect.
 	Estimate int
-	// MaxTokens is the answer's bound, 0 when there is none.
-	MaxTokens int
 	// LoRA is the adapter's name; empty is taken from Model where that names an
 	// adapter of the worker.
 	LoRA string

@@ -66,8 +66,8 @@ type PredictionRecord struct {
 	Seq    uint64
 	Picked time.Time
 	Model  string
-	// Prompt is the prompt's length in tokens; TokensKnown is false when it was
-	// the caller's estimate.
+	// Prompt is the prompt's length in tokens; TokensKnown is false when none of
+	// them was known and it is the caller's estimate.
 	Prompt      int
 	TokensKnown bool
 	Winner      WorkerID

@@ -197,7 +197,7 @@ func (m *sim) arrive(i int) {
 	}
 	p := m.prepare(i, m.prompt)
 	c := &call{index: i, sent: m.now, keep: !m.plan.end(i)}
-	req := scoring.Request{Model: model, Pools: []string{pool}, Tokens: p.Prompt(), MaxTokens: r.Output}
+	req := scoring.Request{Model: model, Pools: []string{pool}, Tokens: p.Prompt()}
 	if m.oracle != nil {
 		chosen := m.oracle.choose(i, p)
 		for w, id := range m.ids {
