@@ -275,7 +275,7 @@ func (f *Fleet) keep(req *Request, s *scratch, r *Reservation, why Reason) {
 			Total:  seconds(c.raw), P90: seconds(c.p90),
 			Base: seconds(c.base), Prefill: seconds(c.prefill),
 			Wait:   seconds(max(0, c.raw-c.base-c.prefill)),
-			Delay:  seconds(min(c.delay, longest)),
+			Delay:  seconds(min(c.cost()-c.raw, longest)),
 			Cached: c.cached, Assumed: c.assumed,
 			Ahead: int(c.ahead), Running: int(c.running),
 		})

@@ -88,7 +88,8 @@ type Prediction struct {
 	// Base, Wait and Prefill sum to Total.
 	Base, Wait, Prefill time.Duration
 	// Delay is the time that later requests would lose on this worker, all
-	// together. The pick has the least Total plus Delay.
+	// together, as far as the choice counts it. The pick has the least Total plus
+	// Delay.
 	Delay time.Duration
 	// Cached is the tokens believed to be in the worker's cache, Assumed those
 	// that a worker with an unknown view was credited with on top.

@@ -259,3 +259,37 @@ func TestBaseIsNotLate(t *testing.T) {
 		}
 	}
 }
+
+// TestRecordsSayWhatDecided adds up what a record says of each candidate: the
+// pick has the least sum, also where the delay to others is bounded.
+func TestRecordsSayWhatDecided(t *testing.T) {
+	f, ids := testFleet(t, 2)
+	shared := prompt(1, 2001)
+	holds(f, ids[0], 0, shared)
+	bounded := false
+	for range 600 {
+		pick(t, f, epoch, &Request{Tokens: shared})
+		rec := f.Predictions()
+		last := rec[len(rec)-1]
+		var won, least time.Duration
+		for i, c := range last.Candidates {
+			cost := c.Total + c.Delay
+			if i == 0 || cost < least {
+				least = cost
+			}
+			if c.Worker == last.Winner {
+				won = cost
+			}
+			bounded = bounded || c.Delay > 0 && c.Delay >= delayCap*c.Prefill-time.Microsecond
+			if c.Delay > delayCap*c.Prefill+time.Microsecond {
+				t.Fatalf("a delay of %v is counted for a prefill of %v", c.Delay, c.Prefill)
+			}
+		}
+		if won > least+max(least/100, 500*time.Microsecond)+time.Microsecond {
+			t.Fatalf("the winner costs %v by its record, another %v: %+v", won, least, last)
+		}
+	}
+	if !bounded {
+		t.Error("no delay was bounded, so the test shows nothing")
+	}
+}
