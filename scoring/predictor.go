@@ -33,6 +33,9 @@ const (
 	// seen. The one turns into the other over the pool's first poolWindow.
 	pullFirst, pullPool = 0.02, 2
 	poolWindow          = 64
+	// shared is what the first tokens of a whole pool count for in the
+	// coefficients of each of its workers, in first tokens of its own.
+	shared = 8
 	// poolPatience is how many half-lives of a worker's knowledge the pool's has.
 	poolPatience = 10
 	// leastWeight is the weight below which a first token is forgotten.
@@ -90,10 +93,7 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 type predictor struct {
 	pool *pool
 	coef vector
-	// samples are the last first tokens by size class, in no order; those with
-	// no weight are none.
-	samples [classes][sampled]sample
-	next    [classes]int
+	recent
 
 	logSpeed float64
 	trained  int64
@@ -105,6 +105,29 @@ type predictor struct {
 	noted         int64   // counts them
 	median, upper float64 // their 50th and 90th percentile
 	upperFactor   float64 // e^upper
+}
+
+// recent are the last first tokens by size class, in no order; those with no
+// weight are none.
+type recent struct {
+	samples [classes][sampled]sample
+	next    [classes]int
+}
+
+func (r *recent) add(x vector, y float64) {
+	c := class(x)
+	r.samples[c][r.next[c]] = sample{x, y, 1}
+	r.next[c] = (r.next[c] + 1) % sampled
+}
+
+// weight is the sum of the samples' weights.
+func (r *recent) weight() (sum float64) {
+	for c := range r.samples {
+		for i := range r.samples[c] {
+			sum += r.samples[c][i].weight
+		}
+	}
+	return sum
 }
 
 // sample is one first token: y seconds (less what is not learned) for x.
@@ -180,15 +203,13 @@ func (p *predictor) train(now time.Time, halfLife time.Duration, x vector, predi
 		return false
 	}
 	y := max(actual-fixed, actual*(1-fixed/predicted), minTTFT.Seconds())
-	c := class(x)
-	p.samples[c][p.next[c]] = sample{x, y, 1}
-	p.next[c] = (p.next[c] + 1) % sampled
+	p.add(x, y)
+	p.pool.add(x, y)
 	p.solve()
 
 	was := math.Log(p.speed(now, halfLife))
 	off := math.Log(y/p.coef.dot(x)) - was
-	gain := max(speedGain, 1/float64(p.trained+2))
-	p.logSpeed = clamp(was+gain*clamp(off, -speedClip, speedClip), -maxSpeed, maxSpeed)
+	p.logSpeed = clamp(was+speedGain*clamp(off, -speedClip, speedClip), -maxSpeed, maxSpeed)
 	p.last, p.faded = now, now
 	p.trained++
 	return true
@@ -198,11 +219,20 @@ func (p *predictor) train(now time.Time, halfLife time.Duration, x vector, predi
 // converges because the pull makes the problem strictly convex, and needs few
 // rounds because one first token changes little.
 func (p *predictor) solve() {
-	normal, moment, weight := p.sums()
-	if weight == 0 {
+	if p.recent.weight() == 0 {
 		p.coef = p.pool.coef
 		return
 	}
+	var s sums
+	s.add(&p.recent, p.coef, 1)
+	// Without what the pool's other workers took, the noise of a worker's first
+	// few decides who looks fast, and gets all the requests.
+	s.add(&p.pool.recent, p.coef, shared/max(shared, p.pool.recent.weight()))
+	p.descend(&s)
+}
+
+// descend is the search of solve.
+func (p *predictor) descend(s *sums) {
 	known := min(1, float64(p.pool.trained)/poolWindow)
 	target, pull := p.pool.coef, vector{}
 	if known < 1 {
@@ -216,17 +246,17 @@ func (p *predictor) solve() {
 		// Relative to the target's size, or to a small part of the permitted
 		// range where that is zero.
 		unit := max(target[i], highest[i]/1e4)
-		pull[i] = max(1-known, 0.01)*pullFirst/(unit*unit) + known*pullPool*normal[i][i]/weight
+		pull[i] = max(1-known, 0.01)*pullFirst/(unit*unit) + known*pullPool*s.normal[i][i]/s.weight
 	}
 	for range 12 {
 		for i := range p.coef {
-			rest := moment[i] + pull[i]*target[i]
+			rest := s.moment[i] + pull[i]*target[i]
 			for j, c := range p.coef {
 				if j != i {
-					rest -= normal[i][j] * c
+					rest -= s.normal[i][j] * c
 				}
 			}
-			p.coef[i] = clamp(rest/(normal[i][i]+pull[i]), lowest[i], highest[i])
+			p.coef[i] = clamp(rest/(s.normal[i][i]+pull[i]), lowest[i], highest[i])
 		}
 	}
 }
@@ -248,33 +278,40 @@ func (p *predictor) level() float64 {
 	return all[n/2]
 }
 
-// sums are the weighted sums over the samples that the coefficients are solved
-// from: of x*x', of x*y and of the samples' weights.
-func (p *predictor) sums() (normal [terms]vector, moment vector, weight float64) {
-	for c := range p.samples {
-		for i := range p.samples[c] {
-			s := &p.samples[c][i]
+// sums are the weighted sums over samples that coefficients are solved from: of
+// x*x', of x*y and of the weights.
+type sums struct {
+	normal [terms]vector
+	moment vector
+	weight float64
+}
+
+// add counts samples, each with its weight times by. What coef says of them
+// makes the scale of their errors, and tells the odd ones.
+func (t *sums) add(r *recent, coef vector, by float64) {
+	for c := range r.samples {
+		for i := range r.samples[c] {
+			s := &r.samples[c][i]
 			if s.weight == 0 {
 				continue
 			}
-			said := p.coef.dot(s.x)
+			said := coef.dot(s.x)
 			scale := max(s.y, said)
-			w := s.weight
+			w := by * s.weight
 			if off := math.Abs(s.y-said) / scale; off > odd {
 				w *= odd / off
 			}
-			weight += w
+			t.weight += w
 			w /= scale * scale
 			for j := range terms {
 				wx := w * s.x[j]
 				for k := range terms {
-					normal[j][k] += wx * s.x[k]
+					t.normal[j][k] += wx * s.x[k]
 				}
-				moment[j] += wx * s.y
+				t.moment[j] += wx * s.y
 			}
 		}
 	}
-	return normal, moment, weight
 }
 
 // noteError keeps the error of one prediction and brings the quantiles up to
@@ -306,6 +343,7 @@ func clamp(v, lo, hi float64) float64 {
 // pool is what the workers of a pool have learned together: where a new one
 // starts, and what an idle one returns to.
 type pool struct {
+	recent
 	prior, coef vector
 	trained     int64
 	// at is when it last learned, or was relaxed; zero before.

@@ -206,3 +206,42 @@ func TestPredictorIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// TestFirstNoiseDoesNotCondemn gives one of two equal workers two answers that
+// take five times as long, at the very start: what the other one takes keeps it
+// from being believed.
+func TestFirstNoiseDoesNotCondemn(t *testing.T) {
+	of := newPool(DefaultConfig().Prior.vector())
+	var a, b predictor
+	a.start(of)
+	b.start(of)
+	truth := vector{0.07, 0.4, 0, 0}
+	x := vector{1, 3, 0, 9}
+	now := epoch
+	answer := func(p *predictor, times float64) {
+		now = now.Add(time.Second)
+		p.relax(now, time.Minute)
+		said := p.speed(now, time.Minute) * p.coef.dot(x)
+		p.train(now, time.Minute, x, said, 0, times*truth.dot(x))
+		of.learn(now, p.coef)
+	}
+	said := func(p *predictor) float64 {
+		p.relax(now, time.Minute)
+		return p.speed(now, time.Minute) * p.coef.dot(x) / truth.dot(x)
+	}
+	answer(&a, 1)
+	answer(&b, 5)
+	answer(&a, 1)
+	answer(&b, 5)
+	answer(&a, 1)
+	if got := said(&b) / said(&a); got > 1.6 {
+		t.Errorf("after two late answers the worker is predicted at %.2f times its equal, want at most 1.6", got)
+	}
+	for range 3 {
+		answer(&a, 1)
+		answer(&b, 1)
+	}
+	if got := said(&b); got > 1.25 {
+		t.Errorf("after three answers in time it is predicted at %.2f times the truth, want at most 1.25", got)
+	}
+}
