@@ -33,17 +33,21 @@ type candidate struct {
 	// bound is the rate at which requests come to the worker for what it holds.
 	bound float64
 	// delay is what the request costs others on this worker, in seconds; see
-	// workload.delay.
+	// worker.delay.
 	delay float64
 }
 
-// delayCap bounds the delay to others that a choice counts, in times of the
-// request's own prefill: beyond it the queues are so long that who will come and
-// what will still be cached can't be told.
-const delayCap = 10
+const (
+	// delayCap bounds the waiting of others that a choice counts, in times of
+	// the request's own prefill: beyond it the queues are so long that who will
+	// come and what will still be cached can't be told.
+	delayCap = 10
+	// evictedShare is the share of what a request evicts that is computed again.
+	evictedShare = 0.5
+)
 
 // cost is what the choice minimises, in seconds.
-func (c *candidate) cost() float64 { return c.raw + min(c.delay, delayCap*c.prefill) }
+func (c *candidate) cost() float64 { return c.raw + c.delay }
 
 // keyChain is the request's keys for one way of hashing it. Candidates that
 // agree on it share it, and there is mostly one.

@@ -116,3 +116,33 @@ func TestFullCacheRepels(t *testing.T) {
 		r.Done(epoch, Completed)
 	}
 }
+
+// TestNewPrefixesGoWhereThereIsRoom has one of two workers look 5 % faster all
+// the time, as chance will have it: prompts that share nothing, one after the
+// other, still fill both caches before they evict anything from one.
+func TestNewPrefixesGoWhereThereIsRoom(t *testing.T) {
+	f, ids := testFleet(t, 2)
+	for _, id := range ids {
+		f.SetCapacity(id, 2, 4000) // 8,000 tokens
+	}
+	now := epoch
+	stored := map[WorkerID]int{}
+	for i := range 7 {
+		tokens := prompt(uint64(100+i), 2000)
+		r := pick(t, f, now, &Request{Tokens: tokens})
+		took := 300 * time.Millisecond
+		if r.Worker().ID == ids[0] {
+			took = 285 * time.Millisecond
+		}
+		r.FirstToken(now.Add(took))
+		holds(f, r.Worker().ID, 0, tokens)
+		stored[r.Worker().ID] += len(tokens)
+		now = now.Add(time.Second)
+		r.Done(now, Completed)
+	}
+	for id, n := range stored {
+		if n > 8000 {
+			t.Errorf("worker %d was sent %d tokens of new prompts, its cache holds 8,000: %v", id, n, stored)
+		}
+	}
+}

@@ -169,7 +169,7 @@ func (f *Fleet) predict(now time.Time, req *Request, s *scratch, c *candidate) {
 
 	waiting, others := w.others(now, f.cfg.LoadStale)
 	perToken, perPair := w.predictor.costs(speed)
-	own, pairs := w.ahead(now, speed*coef[0], perToken, perPair, f.cfg.BatchTokens, w.engines())
+	own, pairs := w.ahead(now, speed*coef[termBase], perToken, perPair, f.cfg.BatchTokens, w.engines())
 	mean := w.meanTokens
 	if mean == 0 {
 		mean = float64(c.work) // nothing is known of what comes here
@@ -179,14 +179,19 @@ func (f *Fleet) predict(now time.Time, req *Request, s *scratch, c *candidate) {
 	c.running = (float64(w.running) + others) / engines
 	pairs += waiting * attentionPairs(mean, 0) / engines
 	steps := 1 + (c.ahead+float64(c.work))/float64(f.cfg.BatchTokens)
-	c.x = vector{1, (c.ahead + float64(c.work)) / 1000, c.running * steps, pairs + c.pairs}
+	c.x = vector{
+		termBase:   1,
+		termTokens: (c.ahead + float64(c.work)) / 1000,
+		termSeqs:   c.running * steps,
+		termPairs:  pairs + c.pairs,
+	}
 	c.fixed = max(w.slotWait(waiting+others, w.slots(f.cfg.MaxSeqs)),
 		w.spaceWait(now, f.cfg.LoadStale, s.keys(c), s.size(c), req.prompt(), others))
 	// What is ahead is computed in the same time.
 	c.fixed = max(0, c.fixed-perToken*c.ahead-perPair*pairs)
 	c.raw = clamp(c.fixed+speed*coef.dot(c.x), minTTFT.Seconds(), maxTTFT.Seconds())
-	c.base = speed * coef[0]
-	c.prefill = speed * (coef[1]*float64(c.work)/1000 + coef[3]*c.pairs)
+	c.base = speed * coef[termBase]
+	c.prefill = speed * (coef[termTokens]*float64(c.work)/1000 + coef[termPairs]*c.pairs)
 	c.p90 = clamp(c.raw*w.predictor.upperFactor, c.raw, maxTTFT.Seconds())
 	c.delay = w.delay(c, s.free, waiting+others, speed)
 }

@@ -17,8 +17,16 @@ const (
 	minTTFT, maxTTFT = 100 * time.Microsecond, 10 * time.Minute
 )
 
+// The terms of the prediction; see [Coefficients].
 const (
-	terms = 4 // of the prediction: base, tokens, sequences, attention
+	termBase   = iota // 1
+	termTokens        // uncached tokens ahead and own, in thousands
+	termSeqs          // running sequences, times the steps they are in
+	termPairs         // attention pairs ahead and own, in millions
+	terms
+)
+
+const (
 
 	// A worker's last sampled first tokens of each size class make up its
 	// coefficients. Classes are apart so that an hour of cached prompts does
@@ -73,11 +81,13 @@ var (
 )
 
 func (c Coefficients) vector() vector {
-	return vector{c.Base.Seconds(), c.PerKilo.Seconds(), c.PerSeq.Seconds(), c.Attention.Seconds()}
+	return vector{
+		termBase: c.Base.Seconds(), termTokens: c.PerKilo.Seconds(), termSeqs: c.PerSeq.Seconds(), termPairs: c.Attention.Seconds(),
+	}
 }
 
 func (v vector) coefficients() Coefficients {
-	return Coefficients{seconds(v[0]), seconds(v[1]), seconds(v[2]), seconds(v[3])}
+	return Coefficients{seconds(v[termBase]), seconds(v[termTokens]), seconds(v[termSeqs]), seconds(v[termPairs])}
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -139,7 +149,7 @@ type sample struct {
 // class is the size class of a first token with x.
 func class(x vector) int {
 	for i, kilo := range [classes - 1]float64{0.128, 0.512, 2.048, 8.192} {
-		if x[1] < kilo {
+		if x[termTokens] < kilo {
 			return i
 		}
 	}
@@ -165,7 +175,7 @@ func (p *predictor) speed(now time.Time, halfLife time.Duration) float64 {
 // costs are the seconds of a token and of a million attention pairs at the given
 // speed factor.
 func (p *predictor) costs(speed float64) (perToken, perPair float64) {
-	return speed * p.coef[1] / 1000, speed * p.coef[3]
+	return speed * p.coef[termTokens] / 1000, speed * p.coef[termPairs]
 }
 
 // relax lets what was learned give way to the pool's coefficients: the weight

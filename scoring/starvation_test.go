@@ -281,7 +281,7 @@ func TestRecordsSayWhatDecided(t *testing.T) {
 				won = cost
 			}
 			bounded = bounded || c.Delay > 0 && c.Delay >= delayCap*c.Prefill-time.Microsecond
-			if c.Delay > delayCap*c.Prefill+time.Microsecond {
+			if c.Delay > (delayCap+1)*c.Prefill+time.Microsecond {
 				t.Fatalf("a delay of %v is counted for a prefill of %v", c.Delay, c.Prefill)
 			}
 		}

@@ -27,10 +27,12 @@ type view struct {
 	// limit bounds each tier whose capacity is not known, in blocks.
 	limit int
 
-	// Pick reads these without mu. size is the block size that most stored
-	// blocks have, 0 while unknown. trusted says that nothing older is missing.
+	// Pick reads these without mu. size is the block size that holds most
+	// stored tokens, 0 while unknown. trusted says that nothing older is missing.
+	// stored is how many blocks the device holds.
 	size    atomic.Int32
 	trusted atomic.Bool
+	stored  atomic.Int64
 
 	// mu protects all that follows.
 	mu    sync.Mutex
@@ -121,6 +123,7 @@ func (v *view) apply(evs []Event) ApplyStats {
 		}
 	}
 	v.trimLocked(&st)
+	v.stored.Store(int64(v.blocks[TierGPU]))
 	return st
 }
 
@@ -356,6 +359,7 @@ func (v *view) clearLocked() {
 	v.groups = nil
 	v.storing, v.shared = [tiers]uint64{}, [tiers]*sharing{}
 	v.blocks = [tiers]int{}
+	v.stored.Store(0)
 	v.held.reset()
 	v.sizes, v.onDevice = [maxSizes]sizeCount{}, false
 }
@@ -409,6 +413,7 @@ func (v *view) setCapacity(size, blocks int) ApplyStats {
 		v.size.Store(int32(size))
 	}
 	v.trimLocked(&st)
+	v.stored.Store(int64(v.blocks[TierGPU]))
 	return st
 }
 

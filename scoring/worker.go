@@ -192,6 +192,10 @@ func (w *worker) blockSize(assumed int) int {
 // a worker under load answers a long queue by computing on another worker what
 // it holds itself, which makes all queues longer.
 //
+// On top comes computing again what the request evicts, half of which is taken
+// to be asked for. Among full caches this changes little; it makes new prefixes
+// go where there is still room for them.
+//
 // Requests of other senders, n of them in the worker's hands, arrive at the rate
 // that Little's law gives for the time they stay. Each of several engines (ranks)
 // gets its part of all of them. The prefill is that of the
@@ -199,9 +203,29 @@ func (w *worker) blockSize(assumed int) int {
 // this place.
 func (w *worker) delay(c *candidate, free, n, speed float64) float64 {
 	rate := (c.bound + free + n/(c.raw+w.meanDecode)) / float64(w.engines())
-	busy := clamp(rate*speed*w.predictor.coef[1]*w.meanTokens/1000, 0, busiest)
-	own := w.predictor.pool.coef.dot(vector{0, float64(c.work) / 1000, 0, c.pairs})
-	return own * rate * (c.raw - c.base) / (1 - busy)
+	busy := clamp(rate*speed*w.predictor.coef[termTokens]*w.meanTokens/1000, 0, busiest)
+	own := w.predictor.pool.coef.dot(vector{termTokens: float64(c.work) / 1000, termPairs: c.pairs})
+	again := evictedShare * w.evicted(c.work) / 1000 * w.predictor.pool.coef[termTokens]
+	return min(own*rate*(c.raw-c.base)/(1-busy), delayCap*c.prefill) + again
+}
+
+// evicted is how many tokens must leave the caches for that many new ones to be
+// stored: those for which there is no free block left, once what waits to be
+// prefilled is stored. Where the caches' size is known and their content is not,
+// they are taken to be full.
+func (w *worker) evicted(tokens int) float64 {
+	room := w.room()
+	if room == 0 {
+		return 0
+	}
+	free := room - float64(w.tokens)
+	for _, v := range w.views {
+		if !v.trusted.Load() {
+			return float64(tokens)
+		}
+		free -= float64(v.stored.Load()) * float64(w.capacitySize)
+	}
+	return float64(tokens) - clamp(free, 0, float64(tokens))
 }
 
 // spaceWait is how long a request waits until its prompt finds room among what

@@ -56,6 +56,11 @@ func (m *member) listModels(ctx context.Context) ([]served, error) {
 	if err != nil {
 		return nil, err
 	}
+	return parseModels(body)
+}
+
+// parseModels reads the answer of /v1/models.
+func parseModels(body []byte) ([]served, error) {
 	var list struct {
 		Data []served `json:"data"`
 	}

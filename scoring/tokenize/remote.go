@@ -327,6 +327,12 @@ func (r *Remote) call(ctx context.Context, to Target, ask question, dst *Prompts
 	if int64(len(data)) > r.opts.MaxAnswer {
 		return fmt.Errorf("worker's answer is longer than the %d bytes allowed", r.opts.MaxAnswer)
 	}
+	return appendAnswer(dst, data)
+}
+
+// appendAnswer adds the token ids of an answer of /tokenize to dst as one prompt,
+// or nothing.
+func appendAnswer(dst *Prompts, data []byte) error {
 	var answer struct {
 		Count  *int      `json:"count"`
 		Tokens *[]uint32 `json:"tokens"`

@@ -292,3 +292,26 @@ func FuzzRemoteBody(f *testing.F) {
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// FuzzAnswer: an answer of /tokenize adds the one prompt that it lists, or
+// nothing.
+func FuzzAnswer(f *testing.F) {
+	for _, seed := range []string{
+		`{"count":3,"max_model_len":8192,"tokens":[1,2,3],"token_strs":null}`, `{"tokens":[]}`, `{"count":1,"tokens":[1,2]}`,
+		`{"tokens":[-1]}`, `{"tokens":[4294967296]}`, `{"tokens":null}`, `{"detail":"Not Found"}`, `[1]`, ``,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		dst := Prompts{IDs: []uint32{7}, Ends: []int{1}}
+		err := appendAnswer(&dst, data)
+		switch {
+		case dst.IDs[0] != 7 || dst.Ends[0] != 1:
+			t.Fatalf("the prompt before it has changed: %+v", dst)
+		case err != nil && (dst.Len() != 1 || len(dst.IDs) != 1):
+			t.Fatalf("%v, and yet %+v", err, dst)
+		case err == nil && (dst.Len() != 2 || dst.Ends[1] != len(dst.IDs)):
+			t.Fatalf("%+v is not one prompt more", dst)
+		}
+	})
+}
