@@ -66,6 +66,11 @@ race: native testdata ## run every test under the race detector
 	$(call say,race $(RACE))
 	@$(GO) test -race -shuffle=on $(RACE)
 
+.PHONY: native-test
+native-test: native ## run the tests of the Rust half of the tokenizer
+	$(call say,native tests)
+	@cargo test --release --locked --quiet --manifest-path scoring/tokenize/native/Cargo.toml --target-dir scoring/tokenize/native/target
+
 .PHONY: bench
 bench: native testdata ## run the benchmarks
 	$(call say,bench)
@@ -122,7 +127,7 @@ bench-arena: build ## Sluice and other routers before eight simulated workers (t
 .PHONY: check
 check: lint test ## everything CI does
 	@$(MAKE) race RACE="$(RACE_KEY)"
-	@$(MAKE) policies nocgo e2e
+	@$(MAKE) native-test policies nocgo e2e
 
 .PHONY: clean
 clean: ## remove what was built

@@ -51,7 +51,7 @@ var (
 	descPromptTok   = desc("sluice_route_prompt_tokens_total", "Prompt tokens of picked requests.")
 	descCachedTok   = desc("sluice_route_cached_tokens_total", "Prompt tokens that were in the picked worker's view.")
 	descError       = desc("sluice_route_prediction_relative_error", "Percentiles of |actual-predicted|/actual over recent first tokens.", "percentile")
-	descIndexKeys   = desc("sluice_kv_index_keys", "Distinct blocks in the index.")
+	descIndexKeys   = desc("sluice_kv_index_keys", "Distinct blocks in the index, counted in each tier they are in.")
 	descIndexBlocks = desc("sluice_kv_index_blocks", "Blocks held by workers, all workers together.")
 	descIndexBytes  = desc("sluice_kv_index_bytes", "Memory of the index's tables.")
 	descIndexHeld   = desc("sluice_kv_held_blocks", "Blocks kept aside because their parent is not known.")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"time"
 
@@ -227,18 +228,24 @@ func (a *app) debugPredictions() any {
 	for _, w := range a.fleet.Snapshot(time.Now()) {
 		names[w.Worker.ID] = w.Worker.Name
 	}
+	name := func(id scoring.WorkerID) string {
+		if n, ok := names[id]; ok {
+			return n
+		}
+		return fmt.Sprintf("removed worker %d", id)
+	}
 	picks := []pickPage{}
 	for _, r := range a.fleet.Predictions() {
 		p := pickPage{
 			Seq: r.Seq, Picked: r.Picked, Model: r.Model, Prompt: r.Prompt, TokensKnown: r.TokensKnown,
-			Winner: names[r.Winner], Why: r.Why.String(), Outcome: "in_flight", Actual: inMillis(r.Actual),
+			Winner: name(r.Winner), Why: r.Why.String(), Outcome: "in_flight", Actual: inMillis(r.Actual),
 		}
 		if r.Outcome != 0 {
 			p.Outcome = r.Outcome.String()
 		}
 		for _, c := range r.Candidates {
 			p.Candidates = append(p.Candidates, candidatePage{
-				Worker: names[c.Worker], Predicted: inMillis(c.Total), P90: inMillis(c.P90),
+				Worker: name(c.Worker), Predicted: inMillis(c.Total), P90: inMillis(c.P90),
 				Base: inMillis(c.Base), Wait: inMillis(c.Wait), Prefill: inMillis(c.Prefill), Delay: inMillis(c.Delay),
 				Cached: c.Cached, Assumed: c.Assumed, Ahead: c.Ahead, Running: c.Running,
 			})

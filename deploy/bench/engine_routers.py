@@ -42,7 +42,7 @@ def post(url, body, timeout, key=None):
 
 
 def patiently(what, seconds, check):
-    """Returns what check does as soon as that is true. What it raises of Failed and OSError counts as not yet."""
+    """Returns what check does as soon as that is true. An OSError that it raises counts as not yet."""
     deadline, last = time.monotonic() + seconds, None
     while time.monotonic() < deadline:
         try:

@@ -87,7 +87,7 @@ func (p *plan) measure(ctx context.Context, rep *report) error {
 		}
 		fmt.Printf("capacity of %s: %.1f requests/s\n", w.name, p.capacity[w.name])
 	}
-	n := 0
+	n, failed := 0, 0
 	for rep1 := range p.reps {
 		for _, w := range p.workloads {
 			for _, load := range p.loads {
@@ -96,11 +96,20 @@ func (p *plan) measure(ctx context.Context, rep *report) error {
 					// Rotated, so that no router always comes first.
 					k := p.kinds[(i+n)%len(p.kinds)]
 					res, err := p.env.run(ctx, w, k, rate, p.seed+uint64(rep1))
-					if err != nil {
+					if ctx.Err() != nil {
 						return fmt.Errorf("%s, %s at %d %%: %w", k.name, w.name, load, err)
+					}
+					if err != nil {
+						// A router that does not work costs its own rows and no others.
+						failed++
+						fmt.Printf("%-6s %3d %% rep %d %-19s FAILED: %v\n", w.name, load, rep1+1, k.name, err)
+						res = &result{Workload: w.name, Router: k.name, Rate: rate, Failed: err.Error()}
 					}
 					res.Load, res.Rep = load, rep1+1
 					rep.Results = append(rep.Results, res)
+					if err != nil {
+						continue
+					}
 					fmt.Printf("%-6s %3d %% rep %d %-19s mean %6.0f p50 %6.0f p90 %6.0f p99 %6.0f ms, hit %4.1f %%, errors %d/%d, router CPU %.2f, workers %.2f, generator %.2f, machine %.2f of %.0f\n",
 						w.name, load, res.Rep, k.name, res.TTFT.Mean, res.TTFT.P50, res.TTFT.P90, res.TTFT.P99, 100*res.Hit,
 						res.Errors, res.Requests, res.RouterCPU, res.WorkersCPU, res.LoadCPU, res.MachineCPU, res.MachineCores)
@@ -114,6 +123,9 @@ func (p *plan) measure(ctx context.Context, rep *report) error {
 				n++
 			}
 		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d runs failed; the others are in the report", failed)
 	}
 	return nil
 }

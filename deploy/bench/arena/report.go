@@ -67,6 +67,9 @@ func cells(results []*result) []*cell {
 	groups := make(map[key][]*result)
 	var order []key
 	for _, r := range results {
+		if r.Failed != "" {
+			continue // named where it failed, and in the JSON
+		}
 		k := key{r.Workload, r.Router, r.Load}
 		if groups[k] == nil {
 			order = append(order, k)

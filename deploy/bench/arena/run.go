@@ -38,12 +38,14 @@ type result struct {
 	Rate float64 `json:"rate"`
 	Rep  int     `json:"rep"`
 
-	Requests int      `json:"requests"` // of the measured time
-	Errors   int      `json:"errors"`
-	Error    string   `json:"first_error,omitempty"`
-	TTFT     quantile `json:"ttft_ms"`
-	Total    quantile `json:"total_ms"`
-	Lag      quantile `json:"lag_ms"` // how late requests were sent
+	Requests int    `json:"requests"` // of the measured time
+	Errors   int    `json:"errors"`
+	Error    string `json:"first_error,omitempty"`
+	// Failed says why there is no result; all else but what was asked is 0.
+	Failed string   `json:"failed,omitempty"`
+	TTFT   quantile `json:"ttft_ms"`
+	Total  quantile `json:"total_ms"`
+	Lag    quantile `json:"lag_ms"` // how late requests were sent
 
 	// By the workers' own counters, from the beginning of the measured time.
 	Hit       float64 `json:"hit_ratio"`
@@ -239,6 +241,10 @@ func (res *result) count(outcomes []outcome, warm time.Duration) {
 			continue
 		}
 		res.Requests++
+		if o.err != nil {
+			// Else a router that refuses at once would look fast.
+			o.first, o.total = max(o.first, drainTime), max(o.total, drainTime)
+		}
 		ttft, total, lag = append(ttft, o.first), append(total, o.total), append(lag, o.lag)
 		if o.err != nil {
 			res.Errors++
