@@ -216,6 +216,8 @@ func TestWorkersFromDNS(t *testing.T) {
 		return slices.Clone(ports)
 	})
 	d, a := startStack(t, func(cfg *Config) {
+		mu.Lock()
+		defer mu.Unlock()
 		p := &cfg.Pools[0]
 		for _, w := range p.Workers {
 			u, err := url.Parse(w.URL)
