@@ -71,7 +71,7 @@ func DefaultConfig() Config {
 		MaxSeqs:         256,
 		SpeculativeTTL:  3 * time.Second,
 		SpeculativeKeys: 1 << 20,
-		LoadStale:       5 * time.Second,
+		LoadStale:       15 * time.Second,
 		IdleHalfLife:    30 * time.Second,
 		SlowStart:       10 * time.Second,
 		MaxBlocks:       1 << 20,

@@ -48,7 +48,7 @@ func DefaultConfig() Config {
 		Workers:      8,
 		Engine:       Profiles[0].Engine,
 		EventDelay:   time.Millisecond,
-		LoadInterval: time.Second,
+		LoadInterval: 5 * time.Second,
 		Objective:    2 * time.Second,
 		Seed:         1,
 	}
