@@ -27,9 +27,10 @@ const (
 	TierCPU
 	// TierDisk is what the engine calls just storage (STORAGE).
 	TierDisk
-	// TierFile is a file system (FS), TierObject an object store (OBJ). Both
-	// cost what TierDisk does; a block may be in one and not in another.
+	// TierFile is a file system (FS). It costs what TierDisk does; a block may be
+	// in one and not in the other.
 	TierFile
+	// TierObject is an object store (OBJ), as apart from the others as TierFile.
 	TierObject
 )
 

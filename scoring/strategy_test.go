@@ -6,7 +6,7 @@ import (
 )
 
 func TestStrategyNames(t *testing.T) {
-	for s := Strategy(0); s < strategies; s++ {
+	for s := range Strategy(strategies) {
 		if got, err := ParseStrategy(s.String()); err != nil || got != s {
 			t.Errorf("ParseStrategy(%q) = %v, %v", s, got, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -80,7 +81,7 @@ func TestSimulateFlagsTell(t *testing.T) {
 	base := []string{"--workload", "independent", "--requests", "40", "--rate", "1", "--workers", "2", "--strategy", "round-robin"}
 	mean := func(args ...string) float64 {
 		t.Helper()
-		return simulation(t, append(base[:len(base):len(base)], args...)...).Strategies[0].TTFT.Mean
+		return simulation(t, append(slices.Clip(base), args...)...).Strategies[0].TTFT.Mean
 	}
 	plain := mean()
 	for _, slower := range [][]string{

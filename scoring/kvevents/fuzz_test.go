@@ -149,7 +149,7 @@ func FuzzReplies(f *testing.F) {
 		for {
 			r, qerr := q.pop()
 			if qerr != nil {
-				if qerr != err {
+				if !errors.Is(qerr, err) {
 					t.Fatalf("the queue ends with %v, the reading with %v", qerr, err)
 				}
 				break

@@ -134,7 +134,8 @@ type decoder struct {
 func (a *Ahead) work(now time.Time, p *Prepared) (at time.Time, ok bool) {
 	e := a.eng
 	budget, at := e.cfg.BatchTokens, later(now, a.ends)
-	jitter, factor := e.jitter, 1.0
+	jitter := e.jitter
+	var factor float64
 	var l load
 	var others []decoder
 	if e.stepped {
