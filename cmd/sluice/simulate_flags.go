@@ -95,7 +95,7 @@ func (f *simulateFlags) registerFleet(fs *pflag.FlagSet) {
 	fs.DurationVar(&f.attention, "attention", 0, "time of a million pairs of a prompt token and one before it")
 	fs.Float64Var(&f.jitter, "jitter", 0, "share by which a step's time varies, from 0 to below 1")
 	fs.DurationVar(&f.eventDelay, "event-delay", time.Millisecond, "how long cache events are on their way to the router")
-	fs.DurationVar(&f.loadInterval, "load-interval", time.Second, "how often the router reads the workers' metrics; 0 is never")
+	fs.DurationVar(&f.loadInterval, "load-interval", simulate.DefaultConfig().LoadInterval, "how often the router reads the workers' metrics; 0 is never")
 	fs.BoolVar(&f.prior, "prior", false, "let the router start with the workers' true speed; it learns from its live defaults otherwise")
 }
 

@@ -64,10 +64,15 @@ start_workers() {
   done
 }
 
-# end_all ends every process that `pids` lists, and waits for it.
+# end_all ends every process that `pids` lists, and waits for it. An engine that is still starting may not heed
+# the first signal; after 20 s it gets one that it must.
 end_all() {
-  local pid
+  local pid until=$((SECONDS + 20))
   for pid in ${pids[@]+"${pids[@]}"}; do kill "$pid" 2>/dev/null || true; done
+  for pid in ${pids[@]+"${pids[@]}"}; do
+    while [ "$SECONDS" -lt "$until" ] && kill -0 "$pid" 2>/dev/null; do sleep 0.2; done
+    kill -KILL "$pid" 2>/dev/null || true
+  done
   for pid in ${pids[@]+"${pids[@]}"}; do wait "$pid" 2>/dev/null || true; done
 }
 
