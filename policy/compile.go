@@ -35,6 +35,10 @@ type expression struct {
 	shared int
 	text   string
 	at     Error // place, without a text
+	// source and checked are kept for explanations; unset unless
+	// Config.KeepSource is.
+	source  exprDoc
+	checked *cel.Ast
 }
 
 // compiler compiles the expressions of one policy.
@@ -52,6 +56,8 @@ type compiler struct {
 	later map[string]bool
 	// sections that may not read variables.* say so.
 	matching bool
+	// keep what an explanation needs.
+	keep bool
 }
 
 // extend declares more variables.
@@ -116,6 +122,9 @@ func (c *compiler) compile(x exprDoc, scope scope, want ...*cel.Type) (out *expr
 		return nil
 	}
 	out.program = program
+	if c.keep {
+		out.source, out.checked = x, checked
+	}
 	c.foldConstant(out)
 	return out
 }

@@ -37,6 +37,12 @@ type Config struct {
 	// Labels are the labels that addLabels may name. Nil admits every
 	// well-formed label.
 	Labels []string
+	// Tenants are all tenants, against which selectors are reviewed. Nil means
+	// unknown.
+	Tenants []TenantInfo
+	// KeepSource keeps what an explanation needs beside the compiled programs:
+	// texts, syntax trees and environments. A gateway leaves it unset.
+	KeepSource bool
 	// Headers are the lower-case names that request.headers can hold. Nil means
 	// unknown, so that no warning is given for reading others.
 	Headers []string
@@ -53,6 +59,12 @@ type Pool struct {
 	// share prefix caches and are not known to honour cache_salt. Such a pool is
 	// not permitted when the request's cache is isolated.
 	Unsalted []string
+}
+
+// TenantInfo is a tenant as selectors see it.
+type TenantInfo struct {
+	ID, Team, Tier string
+	Labels         map[string]string
 }
 
 // Price of a model in micro-units of the price table's currency for one
@@ -96,6 +108,10 @@ func (c Config) clone() Config {
 	c.Models = maps.Clone(c.Models)
 	c.Labels = slices.Clone(c.Labels)
 	c.Headers = slices.Clone(c.Headers)
+	c.Tenants = slices.Clone(c.Tenants)
+	for i := range c.Tenants {
+		c.Tenants[i].Labels = maps.Clone(c.Tenants[i].Labels)
+	}
 	return c
 }
 

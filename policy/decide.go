@@ -20,13 +20,20 @@ func (s *Set) Decide(ctx context.Context, in *Input) (d *Decision) {
 			d = s.failed(fmt.Sprint(r))
 		}
 	}()
-	e := newEvaluation(ctx, s, in)
-	d = &Decision{Revision: s.revision, e: e}
+	return s.decide(newEvaluation(ctx, s, in))
+}
+
+// decide is Decide for an evaluation that has only begun.
+func (s *Set) decide(e *evaluation) *Decision {
+	d := &Decision{Revision: s.revision, e: e}
 	found := e.judgeAll(s.live, d)
 	e.combine(d, found)
 	if len(d.denied) == 0 {
 		e.addLimits(d, found)
 	}
+	// A decision that a rehearsal belongs to is logged, whatever the sampling.
+	d.rehearse = s.shadow
+	d.LogInFull = d.LogInFull || len(d.rehearse) > 0
 	d.conclude()
 	d.Cost = e.report()
 	return d
@@ -42,40 +49,9 @@ func (s *Set) failed(detail string) *Decision {
 	return d
 }
 
-// Shadow evaluates the bindings that only audit, on the same input, and adds
-// their outcome to d: WouldDeny, Errors, Fired, ShadowAnnotations, Limits of
-// mode Shadow (appended after the others, so indices stay valid) and Cost. It
-// is meant to run once the response is under way and changes nothing that the
-// client can see. It must be called with the input that d was made from, at
-// most once, and not at the same time as another use of d.
-func (s *Set) Shadow(ctx context.Context, in *Input, d *Decision) {
-	e := d.e
-	if e == nil || len(s.shadow) == 0 {
-		return
-	}
-	defer func() {
-		if r := recover(); r != nil {
-			d.Errors = append(d.Errors, RuleRef{Mode: Shadow, ErrorKind: ErrorInternal, Detail: cut(fmt.Sprint(r), maxDetail)})
-		}
-	}()
-	e.restart(ctx)
-	allowed := d.Allow
-	found := e.judgeAll(s.shadow, d)
-	for _, f := range firedBy(found) {
-		d.Fired = append(d.Fired, f.ref)
-	}
-	if allowed {
-		e.addLimits(d, found)
-	}
-	d.sortLists()
-	took := d.Cost.Duration
-	d.Cost = e.report()
-	d.Cost.Duration = took
-}
-
 func (e *evaluation) report() CostReport {
 	return CostReport{
-		Units: int64(e.live.used), ShadowUnits: int64(e.other.used), Expressions: e.expressions,
+		Units: int64(e.live.used), ShadowUnits: int64(e.other.used), Expressions: e.expressions, Skipped: e.skipped,
 		Scan: e.scanTime, Tokenize: e.tokenizeTime, Duration: time.Since(e.began),
 	}
 }

@@ -117,6 +117,7 @@ type Decision struct {
 	denied, warned, would, failed []placed
 	notes                         []note
 	e                             *evaluation
+	rehearse                      []*binding // those that only audit and may match
 	kept                          []reservation // parallel to Limits
 }
 
@@ -179,6 +180,9 @@ type CostReport struct {
 	Units, ShadowUnits int64
 	// Expressions evaluated.
 	Expressions int
+	// Skipped are the expressions of Warn and Audit bindings that were left out
+	// because the request had spent their budget.
+	Skipped int
 	// Scan and Tokenize are the times spent in lazy variables; zero when unread.
 	Scan, Tokenize time.Duration
 	// Duration of Decide, lazy work included.

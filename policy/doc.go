@@ -16,10 +16,11 @@
 //     ways up are listed by [Set.Warnings];
 //   - no echo: text written by the client never comes back in a message.
 //
-// A request passes through three calls, all on the Set that judged it first:
+// A request passes through these calls:
 //
 //	d := set.Decide(ctx, in)       // verdict, effects, limits to reserve
 //	d.RefuseLimits(failures)       // when a reservation failed
-//	set.Shadow(ctx, in, d)         // bindings that only audit, once the answer is under way
+//	r := d.Rehearsal()             // what bindings that only audit need
+//	r.Run(ctx, lazy)               // beside the answer, once that is under way
 //	amounts := d.Charges(usage)    // what each limit is charged, when the answer has ended
 package policy

@@ -30,8 +30,13 @@ type evaluation struct {
 	began                  time.Time
 	clock                  clock
 	live, other            budget // enforced; Warn and Audit
-	expressions            int
+	expressions, skipped   int
 	scanTime, tokenizeTime time.Duration
+
+	// tracer is told of every expression that a binding asks for, with its value
+	// or error and what it cost; an expression that shares the result of an equal
+	// one costs 0. For explanations; nil in a gateway.
+	tracer func(a *activation, x *expression, v ref.Val, cost uint64, err error)
 }
 
 // budget is the CEL cost that a request has spent on one kind of bindings, and
@@ -85,27 +90,35 @@ func (a *activation) reset(e *evaluation, b *binding) {
 // equal one. The error is an *evalError.
 func (a *activation) run(x *expression) (ref.Val, error) {
 	if x.shared == 0 {
-		return a.eval(x)
+		v, cost, err := a.eval(x)
+		a.trace(x, v, cost, err)
+		return v, err
 	}
 	if a.budget.shared == nil {
 		a.budget.shared = make([]slot, a.e.set.shared+1)
 	}
 	s := &a.budget.shared[x.shared]
+	var cost uint64
 	if s.val == nil && s.err == nil {
-		s.val, s.err = a.eval(x)
+		s.val, cost, s.err = a.eval(x)
 	}
+	a.trace(x, s.val, cost, s.err)
 	return s.val, s.err
 }
 
-func (a *activation) eval(x *expression) (ref.Val, error) {
+func (a *activation) trace(x *expression, v ref.Val, cost uint64, err error) {
+	if t := a.e.tracer; t != nil {
+		t(a, x, v, cost, err)
+	}
+}
+
+func (a *activation) eval(x *expression) (val ref.Val, cost uint64, err error) {
 	e := a.e
 	if err := e.mayRun(a.budget); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	e.expressions++
-	var val ref.Val
 	var det *cel.EvalDetails
-	var err error
 	if x.loops {
 		ctx := e.clock.enter()
 		val, det, err = x.program.ContextEval(ctx, a)
@@ -113,13 +126,14 @@ func (a *activation) eval(x *expression) (ref.Val, error) {
 	} else {
 		val, det, err = x.program.Eval(a)
 	}
-	if cost := det.ActualCost(); cost != nil {
-		a.budget.used += *cost
+	if units := det.ActualCost(); units != nil {
+		cost = *units
+		a.budget.used += cost
 	}
 	if err != nil {
-		return nil, classify(err)
+		return nil, cost, classify(err)
 	}
-	return val, nil
+	return val, cost, nil
 }
 
 // mayRun refuses an expression once the caller is gone or the request's cost is

@@ -230,12 +230,13 @@ func (d *Decision) Charges(u Usage) []int64 {
 	if d.e == nil || len(out) == 0 {
 		return out
 	}
-	e := d.e
-	e.restart(context.Background())
-	e.usage = &u
-	e.live, e.other = budget{}, budget{}
 	for i := range d.Limits {
-		l := &d.Limits[i]
+		l, e := &d.Limits[i], d.kept[i].a.e
+		if e.usage == nil { // the decision's evaluation or a rehearsal's
+			e.restart(context.Background())
+			e.usage = &u
+			e.live, e.other = budget{}, budget{}
+		}
 		amount, err := e.charge(&d.kept[i], u, l.Estimate)
 		if err == nil && amount < 0 {
 			err = &evalError{kind: ErrorValue, text: fmt.Sprintf("the charge is %d, below 0", amount)}
@@ -246,7 +247,9 @@ func (d *Decision) Charges(u Usage) []int64 {
 		}
 		out[i] = amount
 	}
-	e.usage = nil
+	for i := range d.kept {
+		d.kept[i].a.e.usage = nil
+	}
 	d.sortLists()
 	return out
 }

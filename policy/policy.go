@@ -23,6 +23,9 @@ type compiled struct {
 	effects     []effect
 	limits      []limit
 	annotations []rule
+	// env declares all that the policy's expressions may read; nil unless
+	// Config.KeepSource is set.
+	env *cel.Env
 }
 
 // rule is a named expression. ref is policy/name.
@@ -88,7 +91,7 @@ type builder struct {
 // compilePolicy compiles all expressions of a policy. sizes are the largest
 // parameter values of its bindings.
 func (b *builder) compilePolicy(d *policyDoc, sizes map[string]valueSize) *compiled {
-	c := &compiler{p: b.p, policy: d, env: b.env, vars: map[string]variable{}, traits: map[string]*expression{}, broken: map[string]bool{}, later: map[string]bool{}}
+	c := &compiler{p: b.p, policy: d, env: b.env, keep: b.cfg.KeepSource, vars: map[string]variable{}, traits: map[string]*expression{}, broken: map[string]bool{}, later: map[string]bool{}}
 	maps.Copy(c.vars, b.vars)
 	out := &compiled{name: d.name, doc: d, ignore: d.ignore, varIndex: map[string]int{}}
 	params := make([]variable, 0, len(d.params))
@@ -120,6 +123,9 @@ func (b *builder) compilePolicy(d *policyDoc, sizes map[string]valueSize) *compi
 		x := c.compile(a.expr, scopeAll, cel.StringType, optionalString)
 		c.refuseClientText(a.expr, x)
 		out.annotations = append(out.annotations, rule{d.name + "/" + a.name, x})
+	}
+	if b.cfg.KeepSource {
+		out.env = c.env
 	}
 	return out
 }

@@ -270,6 +270,25 @@ func (x *expression) private() bool {
 // and file names do not change it.
 func (s *Set) Revision() string { return s.revision }
 
+// Isolates reports whether a request can be given the isolation tenant or
+// principal: by the default, or by an effect of an enforced binding. Such a set
+// needs a key for cache salts.
+func (s *Set) Isolates() bool {
+	none := isolationRank(IsolationNone)
+	return isolationRank(s.cfg.DefaultIsolation) > none || slices.ContainsFunc(s.live, func(b *binding) bool {
+		return b.mode == Enforced && slices.ContainsFunc(b.policy.effects, func(e effect) bool { return e.isolation > none })
+	})
+}
+
+// ReadsContent reports whether an expression of a bound policy reads one of the
+// variables that scan the content: content.labels, .findings, .detectors or
+// .scan_status.
+func (s *Set) ReadsContent() bool {
+	return slices.ContainsFunc(slices.Concat(s.live, s.shadow), func(b *binding) bool {
+		return slices.ContainsFunc(b.policy.expressions(), func(x *expression) bool { return x.content })
+	})
+}
+
 // Warnings are in the order of files and lines.
 func (s *Set) Warnings() []Warning { return slices.Clone(s.warnings) }
 
