@@ -213,7 +213,7 @@ func (ex *exchange) fillInput(ctx *fasthttp.RequestCtx, labels []string) {
 	in.Tenant = policy.TenantInput{ID: t.ID, Team: t.Team, Tier: t.Tier, Labels: t.Labels}
 	r := &in.Request
 	r.Operation, r.Dialect, r.Method, r.Path = ex.route.operation, ex.dialect.String(), ex.method, ex.route.template
-	r.Headers, r.SourceIP, r.N = ex.g.policyHeaders(&ctx.Request.Header), ex.g.sourceIP(ctx), 1
+	r.Headers, r.SourceIP, r.N = ex.st.policyHeaders(&ctx.Request.Header), ex.g.sourceIP(ctx), 1
 	if ex.model != nil {
 		r.Model, r.ModelFamily, r.RequestedModel = ex.model.Name, ex.model.Family, ex.requested
 	}
@@ -270,7 +270,20 @@ func (ex *exchange) tokenise(ctx context.Context) {
 	if limit := ex.model.ContextLength; limit > 0 && ex.req.TextBytes/bytesInToken > limit {
 		return
 	}
-	ex.tokens = ex.g.parts.Tokenizer.Tokenise(ctx, ex.tokens.IDs[:0], ex.model, ex.req, ex.body)
+	ex.tokens = ex.g.parts.Tokenizer.Local(ctx, ex.tokens.IDs[:0], ex.model, ex.req, ex.body)
+}
+
+// tokeniseIn completes what tokenise has found, now that the pools are known to
+// which the prompt may go.
+func (ex *exchange) tokeniseIn(ctx context.Context, pools []string) {
+	ex.tokenise(ctx)
+	t := ex.g.parts.Tokenizer
+	switch {
+	case ex.tokens.AskWorker:
+		ex.tokens = t.Remote(ctx, ex.tokens.IDs[:0], ex.model, pools, ex.req, ex.body)
+	case ex.tokens.Local:
+		t.Sample(ex.model, pools, ex.req, ex.body)
+	}
 }
 
 // lazyInput computes on first use what is too dear to compute for every
@@ -293,10 +306,13 @@ func (l *lazyInput) Content(ctx context.Context) (policy.Content, error) {
 	if ex.req == nil {
 		return policy.Content{ScanStatus: "complete"}, nil
 	}
-	if ex.g.parts.Classifier == nil {
+	if ex.st.Classifier == nil {
 		return policy.Content{ScanStatus: "unavailable"}, nil
 	}
-	return ex.g.parts.Classifier.Classify(ctx, ex.route.op, ex.body), nil
+	return ex.st.Classifier.Classify(ctx, &ClassifyRequest{
+		Operation: ex.route.operation, Body: ex.body,
+		Decode: func(ids []uint32) (string, bool) { return ex.g.parts.Tokenizer.Decode(ex.model, ids) },
+	}), nil
 }
 
 // denied turns a decision's denial into an answer.

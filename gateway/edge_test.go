@@ -361,6 +361,7 @@ func TestPanicIsOneRequestsTrouble(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		parts  func(*Parts)
+		state  func(*State)
 		decide func(context.Context, *policy.Input) *policy.Decision
 		stream bool
 		status int
@@ -368,8 +369,8 @@ func TestPanicIsOneRequestsTrouble(t *testing.T) {
 	}{
 		{name: "policies", decide: decide, status: 500, rows: 1},
 		{name: "tokenizer", parts: func(p *Parts) { p.Tokenizer = nil }, status: 500, rows: 1},
-		{name: "prices", parts: func(p *Parts) { p.Pricer = faulty{} }, status: 200},
-		{name: "prices of a stream", parts: func(p *Parts) { p.Pricer = faulty{} }, stream: true, status: 200},
+		{name: "prices", state: func(st *State) { st.Pricer = faulty{} }, status: 200},
+		{name: "prices of a stream", state: func(st *State) { st.Pricer = faulty{} }, stream: true, status: 200},
 		{name: "ledger", parts: func(p *Parts) { p.Ledger = faulty{Ledger: p.Ledger} }, status: 200},
 		{name: "health", parts: func(p *Parts) { p.Health = faulty{Health: p.Health} }, status: 500, rows: 1},
 		{name: "health in a stream", parts: func(p *Parts) { p.Health = faulty{Health: p.Health} }, stream: true, status: 200, rows: 1},
@@ -383,6 +384,9 @@ func TestPanicIsOneRequestsTrouble(t *testing.T) {
 			opts := []rigOption{}
 			if c.parts != nil {
 				opts = append(opts, withParts(c.parts))
+			}
+			if c.state != nil {
+				opts = append(opts, withState(c.state))
 			}
 			r := newRig(t, []string{worker.URL()}, opts...)
 			r.decider.set(limited)

@@ -103,8 +103,8 @@ func (ex *exchange) noWorker(err error, last *rejection, saturated bool) *reject
 // prepare computes what every attempt shares: the salt, the tokens, the body.
 func (ex *exchange) prepare(ctx *fasthttp.RequestCtx) {
 	d := ex.decision
-	ex.salt = cacheSalt(ex.g.cfg.CacheKey, d.CacheIsolation, ex.principal.Tenant.ID, ex.principal.ID, string(ex.req.CacheSalt))
-	ex.tokenise(ex.ctx)
+	ex.salt = cacheSalt(ex.st.CacheKey, d.CacheIsolation, ex.principal.Tenant.ID, ex.principal.ID, string(ex.req.CacheSalt))
+	ex.tokeniseIn(ex.ctx, d.Pools)
 	ex.pick = scoring.Request{
 		Model: ex.model.Name, LoRA: ex.model.LoRA, Pools: d.Pools, Estimate: cmp.Or(ex.tokens.Count, ex.estimate()), Salt: ex.salt,
 		Unary: !ex.req.Stream,

@@ -41,13 +41,6 @@ type Config struct {
 	Retries int
 	// TrustedProxies are the networks whose X-Forwarded-For is believed.
 	TrustedProxies []netip.Prefix
-	// PolicyHeaders are the lower-case names of headers that policies may read.
-	PolicyHeaders []string
-	// LabelPrincipals are the ids of principals whose x-sluice-content-labels
-	// header is believed.
-	LabelPrincipals []string
-	// CacheKey keys the salts of cache isolation; 32 bytes or more.
-	CacheKey []byte
 	// WorkerTLS is used for https workers; nil means the system's roots.
 	WorkerTLS *tls.Config
 }
@@ -70,30 +63,52 @@ type Pool struct {
 	APIKey string
 }
 
-// State is one generation of what reloads together. It does not change once
-// it was given to a Gateway.
+// State is one generation of what reloads together: the policies and all that
+// they were compiled against. It does not change once it was given to a Gateway.
+// A request keeps the generation it began with until it is settled.
 type State struct {
 	Identifier Identifier
 	Policies   Decider
 	Models     *Models
 	Pools      map[string]Pool
+	// Pricer puts prices into ledger rows; nil leaves them without.
+	Pricer Pricer
+	// Classifier scans bodies for content labels; nil means that there are no
+	// detectors.
+	Classifier Classifier
+	// PolicyHeaders are the lower-case names of headers that policies may read.
+	PolicyHeaders []string
+	// LabelPrincipals are the ids of principals whose x-sluice-content-labels
+	// header is believed.
+	LabelPrincipals []string
+	// LabelClaim is the claim of a caller's token that holds content labels, a
+	// list or a space-separated text; empty means that no claim does.
+	LabelClaim string
+	// CacheKey keys the salts of cache isolation; 32 bytes or more.
+	CacheKey []byte
+	// Generation counts the loads, from 1; for logs and debug pages.
+	Generation uint64
 }
 
-// Parts are what a Gateway works with; all but Classifier, Health and Log must
-// be given.
+// Parts are what a Gateway works with, whatever the generation; all but
+// Decisions, Health, Log and Details must be given.
 type Parts struct {
-	Router     Router
-	Limiter    Limiter
-	Tokenizer  Tokenizer
-	Classifier Classifier
-	Ledger     Ledger
-	Pricer     Pricer
-	Meter      Meter
-	Health     Health
-	Log        *slog.Logger
+	Router    Router
+	Limiter   Limiter
+	Tokenizer Tokenizer
+	Ledger    Ledger
+	Meter     Meter
+	// Decisions is the decision log, nil for none.
+	Decisions Decisions
+	Health    Health
+	Log       *slog.Logger
 	// Ready reports why the gateway can't serve, by the contract's words, or
 	// nothing if it can.
 	Ready func() []string
+	// Details reports, in words of a fixed list, what is amiss although the
+	// gateway can serve, such as policy_reload_failed. They stand in /readyz, which
+	// anybody may read: no names, no paths, no addresses.
+	Details func() []string
 }
 
 // Gateway serves the data listener. Its methods are safe for concurrent use.

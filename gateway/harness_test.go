@@ -44,6 +44,7 @@ type rig struct {
 	tls     *gatewaytest.Certificate
 	wrap    func(net.Listener) net.Listener
 	swap    func(*Parts)
+	alter   func(*State)
 }
 
 type rigOption func(*rig, *Config)
@@ -60,6 +61,11 @@ func withListener(wrap func(net.Listener) net.Listener) rigOption {
 // withParts changes what the gateway works with.
 func withParts(swap func(*Parts)) rigOption {
 	return func(r *rig, _ *Config) { r.swap = swap }
+}
+
+// withState changes the generation that the gateway begins with.
+func withState(alter func(*State)) rigOption {
+	return func(r *rig, _ *Config) { r.alter = alter }
 }
 
 func withConfig(set func(*Config)) rigOption {
@@ -85,7 +91,6 @@ func newRig(t testing.TB, workers []string, opts ...rigOption) *rig {
 		r.fleet.SetReady(now, id, true, "")
 	}
 	cfg := DefaultConfig()
-	cfg.CacheKey = []byte("a key of thirty-two bytes or more")
 	for _, o := range opts {
 		o(r, &cfg)
 	}
@@ -104,6 +109,10 @@ func newRig(t testing.TB, workers []string, opts ...rigOption) *rig {
 			return &tenancy.Principal{Kind: "api_key", ID: "key:test", KeyID: "test", Tenant: r.tenant}, nil
 		}),
 		Policies: r.decider, Models: models, Pools: map[string]Pool{"p": {APIKey: "worker-key"}},
+		CacheKey: []byte("a key of thirty-two bytes or more"), Generation: 1,
+	}
+	if r.alter != nil {
+		r.alter(st)
 	}
 	parts := Parts{
 		Router: inOrder{r.fleet}, Limiter: r.limiter, Tokenizer: r.tokens, Ledger: r.ledger, Meter: r.meter,
@@ -272,7 +281,15 @@ func (f *fakeTokenizer) set(fn func(context.Context, []uint32, []byte) ([]uint32
 	f.append = fn
 }
 
-func (f *fakeTokenizer) Tokenise(ctx context.Context, dst []uint32, _ *Model, _ *openai.Request, body []byte) Tokens {
+func (f *fakeTokenizer) Remote(context.Context, []uint32, *Model, []string, *openai.Request, []byte) Tokens {
+	return Tokens{}
+}
+
+func (f *fakeTokenizer) Sample(*Model, []string, *openai.Request, []byte) {}
+
+func (f *fakeTokenizer) Decode(*Model, []uint32) (string, bool) { return "", false }
+
+func (f *fakeTokenizer) Local(ctx context.Context, dst []uint32, _ *Model, _ *openai.Request, body []byte) Tokens {
 	f.mu.Lock()
 	fn := f.append
 	f.mu.Unlock()

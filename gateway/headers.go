@@ -131,12 +131,12 @@ func identityHeader(name string) bool {
 }
 
 // policyHeaders are the headers that policies may read, repeats joined.
-func (g *Gateway) policyHeaders(h *fasthttp.RequestHeader) map[string]string {
-	if len(g.cfg.PolicyHeaders) == 0 {
+func (st *State) policyHeaders(h *fasthttp.RequestHeader) map[string]string {
+	if len(st.PolicyHeaders) == 0 {
 		return nil
 	}
-	out := make(map[string]string, len(g.cfg.PolicyHeaders))
-	for _, name := range g.cfg.PolicyHeaders {
+	out := make(map[string]string, len(st.PolicyHeaders))
+	for _, name := range st.PolicyHeaders {
 		if identityHeader(name) {
 			continue
 		}
@@ -154,7 +154,7 @@ const labelHeader = "X-Sluice-Content-Labels"
 // listed principals only, the header's.
 func (ex *exchange) declaredLabels(h *fasthttp.RequestHeader) ([]string, *rejection) {
 	labels := slices.Clone(ex.principal.Tenant.ContentLabels)
-	if slices.Contains(ex.g.cfg.LabelPrincipals, ex.principal.ID) {
+	if slices.Contains(ex.st.LabelPrincipals, ex.principal.ID) {
 		for _, v := range h.PeekAll(labelHeader) {
 			for part := range strings.SplitSeq(string(v), ",") {
 				part = strings.TrimSpace(part)

@@ -15,27 +15,34 @@ func (g *Gateway) healthz(ctx *fasthttp.RequestCtx, ex *exchange) {
 	ex.finish(ending{outcome: tenancy.OutcomeCompleted, status: fasthttp.StatusOK})
 }
 
-// readyz answers whether traffic should come here. Its reasons are words of a
-// fixed list, never a worker's name or address.
+// readyBody is the body of /readyz. Reasons and details are words of fixed lists,
+// never a name, a path or an address.
+type readyBody struct {
+	Status  string   `json:"status"`
+	Reasons []string `json:"reasons,omitempty"`
+	// Details say what is amiss, whether or not traffic should come here.
+	Details []string `json:"details,omitempty"`
+}
+
+// readyz answers whether traffic should come here.
 func (g *Gateway) readyz(ctx *fasthttp.RequestCtx, ex *exchange) {
 	reasons := g.parts.Ready()
 	if g.draining.Load() {
 		reasons = append(reasons, "draining")
 	}
+	said := readyBody{Status: "ready", Reasons: reasons}
+	if g.parts.Details != nil {
+		said.Details = g.parts.Details()
+	}
 	ctx.Response.Header.SetContentType("application/json")
 	status := fasthttp.StatusOK
-	body := []byte(`{"status":"ready"}`)
 	if len(reasons) > 0 {
-		status = fasthttp.StatusServiceUnavailable
-		var err error
-		body, err = json.Marshal(struct {
-			Status  string   `json:"status"`
-			Reasons []string `json:"reasons"`
-		}{"not_ready", reasons})
-		if err != nil {
-			panic("BUG: a list of words can't fail to encode: " + err.Error())
-		}
+		said.Status, status = "not_ready", fasthttp.StatusServiceUnavailable
 		ctx.Response.Header.Set("Retry-After", "5")
+	}
+	body, err := json.Marshal(said)
+	if err != nil {
+		panic("BUG: lists of words can't fail to encode: " + err.Error())
 	}
 	ctx.Response.SetStatusCode(status)
 	ctx.Response.SetBody(body)

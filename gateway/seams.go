@@ -49,22 +49,64 @@ type Tokens struct {
 	// Local says that they were computed in this process, so that what the answer
 	// reports is worth comparing with.
 	Local bool
+	// AskWorker says that a worker may know what was not found here.
+	AskWorker bool
 }
 
 // Tokenizer turns a request body into the token ids that the engine will see.
-// Tokenise appends to dst and never fails: a request is not refused because its
-// tokens can't be had, it goes on with an estimate. req is what the scan found in
-// body. Their memory serves other requests later, so nothing may refer to it once
-// Tokenise has returned.
+// Local and Remote append to dst and never fail: a request is not refused because
+// its tokens can't be had, it goes on with an estimate. req is what the scan found
+// in body. Their memory serves other requests later, so nothing may refer to it
+// once a method has returned.
+//
+// A prompt must not leave the process before policies have said where it may go:
+// Local asks nobody, and Remote and Sample reach workers of the given pools only.
+// Pools are those of the decision; with none, nobody is asked.
 type Tokenizer interface {
-	Tokenise(ctx context.Context, dst []uint32, model *Model, req *openai.Request, body []byte) Tokens
+	// Local finds what can be found in this process. It gives up when ctx ends.
+	Local(ctx context.Context, dst []uint32, model *Model, req *openai.Request, body []byte) Tokens
+	// Remote asks a worker. It is worth calling where Local says AskWorker.
+	Remote(ctx context.Context, dst []uint32, model *Model, pools []string, req *openai.Request, body []byte) Tokens
+	// Sample may have the ids of a request that Local has found compared with a
+	// worker's. It copies what it keeps and never waits.
+	Sample(model *Model, pools []string, req *openai.Request, body []byte)
+	// Decode returns the text of token ids, for those who scan it; false if the
+	// model has no tokenizer here.
+	Decode(model *Model, ids []uint32) (text string, ok bool)
+}
+
+// ClassifyRequest is a body to be scanned.
+type ClassifyRequest struct {
+	// Operation is request.operation of the policy format.
+	Operation string
+	// Body is the body as the client sent it.
+	Body []byte
+	// Decode gives the text of a prompt of token ids; false if it can't be had.
+	Decode func(ids []uint32) (text string, ok bool)
 }
 
 // Classifier finds content labels in a body. It never fails: what went wrong
 // is in ScanStatus, which policies see. Nothing may refer to the body once
-// Classify has returned.
+// Classify has returned. It is safe for concurrent use.
 type Classifier interface {
-	Classify(ctx context.Context, op openai.Operation, body []byte) policy.Content
+	Classify(ctx context.Context, r *ClassifyRequest) policy.Content
+}
+
+// Decisions is the decision log. Its methods never wait for the disk, and are
+// safe for concurrent use. id is the decision's, which stands in the answer and
+// in the ledger too.
+type Decisions interface {
+	// Ready is false while the log must not lose a record and has no room for one:
+	// requests are refused then.
+	Ready() bool
+	// Decided notes a verdict. It reports whether the record is kept, or left out
+	// by the sampling. It copies what it keeps: in and d may change afterwards, but
+	// for the principal's and the tenant's lists and maps, which never do.
+	Decided(id, requestID string, at time.Time, in *policy.Input, d *policy.Decision) (kept bool)
+	// Settled notes the end of a request whose decision was kept. outcome is
+	// completed, client_aborted, upstream_error or not_sent. charged and available
+	// are parallel to d.Limits; either may be nil.
+	Settled(id string, at time.Time, outcome, pool string, u policy.Usage, d *policy.Decision, charged, available []int64)
 }
 
 // Ledger keeps one row a request.

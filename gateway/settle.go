@@ -113,8 +113,8 @@ func (ex *exchange) finish(end ending) {
 		ex.res.Done(now, routeOutcome(end.outcome))
 	}
 	row := ex.row(&end, now)
-	if ex.g.parts.Pricer != nil && ex.model != nil {
-		ex.g.parts.Pricer.Price(row)
+	if ex.st.Pricer != nil && ex.model != nil {
+		ex.st.Pricer.Price(row)
 	}
 	ex.shadow()
 	ex.settleLimits(now, &end.charge, row)

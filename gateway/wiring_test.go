@@ -39,9 +39,9 @@ func TestPoliciesSeeOnlyTheirHeaders(t *testing.T) {
 		{"trusted, empty", []string{"key:test"}, "pii,,secret", 400, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, []string{worker.URL()}, withConfig(func(cfg *Config) {
-				cfg.PolicyHeaders = []string{"x-team", "x-tenant-id", "x_user", "x-sluice-content-labels", "authorization", "x-absent"}
-				cfg.LabelPrincipals = c.trusted
+			r := newRig(t, []string{worker.URL()}, withState(func(st *State) {
+				st.PolicyHeaders = []string{"x-team", "x-tenant-id", "x_user", "x-sluice-content-labels", "authorization", "x-absent"}
+				st.LabelPrincipals = c.trusted
 			}))
 			r.tenant.ContentLabels = []string{"eu"}
 			r.tokens.set(func(_ context.Context, dst []uint32, _ []byte) ([]uint32, error) {
@@ -126,10 +126,13 @@ func TestScorerKnowsWhatTheWorkerGets(t *testing.T) {
 }
 
 // tokensOf is a Tokenizer that always finds the same.
-type tokensOf Tokens
+type tokensOf struct {
+	*fakeTokenizer
+	Tokens
+}
 
-// Tokenise implements Tokenizer.
-func (k tokensOf) Tokenise(_ context.Context, dst []uint32, _ *Model, _ *openai.Request, _ []byte) Tokens {
+// Local implements Tokenizer.
+func (k tokensOf) Local(_ context.Context, dst []uint32, _ *Model, _ *openai.Request, _ []byte) Tokens {
 	return Tokens{IDs: append(dst, k.IDs...), Count: k.Count, Exact: k.Exact}
 }
 
@@ -155,7 +158,7 @@ func TestScorerKnowsWhatIsKnown(t *testing.T) {
 			picks := &notedPicks{}
 			r := newRig(t, []string{worker.URL()}, withParts(func(p *Parts) {
 				picks.Router, p.Router = p.Router, picks
-				p.Tokenizer = tokensOf(c.tokens)
+				p.Tokenizer = tokensOf{Tokens: c.tokens}
 			}))
 			r.decider.set(func(ctx context.Context, in *policy.Input) *policy.Decision {
 				if n, exact, err := in.Lazy.InputTokens(ctx); n != c.told || exact != c.exact || err != nil {

@@ -160,11 +160,7 @@ func (a *app) buildGateway() error {
 	if err != nil {
 		return err
 	}
-	models, err := gateway.NewModels(gatewayModels(a.cfg, startTime()))
-	if err != nil {
-		return fmt.Errorf("cannot use the models: %w", err)
-	}
-	pools, err := gatewayPools(a.cfg)
+	st, err := gatewayState(a.cfg, a.docs)
 	if err != nil {
 		return err
 	}
@@ -176,10 +172,8 @@ func (a *app) buildGateway() error {
 	meter := newMetrics(reg, tenants, a.names, a.docs.policies.Revision())
 	a.gateway, err = gateway.New(gc, gateway.Parts{
 		Router: a.fleet, Limiter: a.limiter, Tokenizer: a.tokens, Ledger: a.ledger,
-		Pricer: pricer{a.docs.prices}, Meter: meters{meter, a.tokens}, Health: a.checker, Log: a.log, Ready: a.notReady,
-	}, &gateway.State{
-		Identifier: a.docs.directory, Policies: a.docs.policies, Models: models, Pools: pools,
-	})
+		Meter: meters{meter, a.tokens}, Health: a.checker, Log: a.log, Ready: a.notReady,
+	}, st)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/sluicegate/sluice/gateway"
 )
 
-// gatewayConfig returns the numbers of the HTTP edge. It reads the cache isolation key.
+// gatewayConfig returns the numbers of the HTTP edge.
 func gatewayConfig(cfg *Config) (gateway.Config, error) {
 	l := &cfg.Limits
 	gc := gateway.DefaultConfig()
@@ -18,7 +18,6 @@ func gatewayConfig(cfg *Config) (gateway.Config, error) {
 	gc.Connect, gc.FirstByteStream, gc.FirstByteUnary, gc.StreamIdle = l.ConnectTimeout, l.FirstByteStream, l.FirstByteUnary, l.StreamIdle
 	gc.ResponseBytes, gc.EventBytes = int(l.ResponseBytes), int(l.EventBytes)
 	gc.KeepAliveComment, gc.Retries = l.KeepAliveComment, l.Retries
-	gc.PolicyHeaders, gc.LabelPrincipals = cfg.Policy.Headers, cfg.Policy.LabelPrincipals
 	for _, text := range cfg.TrustedProxies {
 		p, err := parseNetwork(text)
 		if err != nil {
@@ -26,14 +25,29 @@ func gatewayConfig(cfg *Config) (gateway.Config, error) {
 		}
 		gc.TrustedProxies = append(gc.TrustedProxies, p)
 	}
-	if cfg.CacheIsolation.KeyFile != "" {
-		key, err := readKey(cfg.CacheIsolation.KeyFile)
-		if err != nil {
-			return gc, fmt.Errorf("cannot read cacheIsolation.keyFile: %w", err)
-		}
-		gc.CacheKey = key
-	}
 	return gc, nil
+}
+
+// gatewayState returns the first generation. It reads the cache isolation key and the pools' API keys.
+func gatewayState(cfg *Config, docs *documents) (*gateway.State, error) {
+	models, err := gateway.NewModels(gatewayModels(cfg, startTime()))
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the models: %w", err)
+	}
+	pools, err := gatewayPools(cfg)
+	if err != nil {
+		return nil, err
+	}
+	st := &gateway.State{
+		Identifier: docs.directory, Policies: docs.policies, Models: models, Pools: pools, Pricer: pricer{docs.prices},
+		PolicyHeaders: cfg.Policy.Headers, LabelPrincipals: cfg.Policy.LabelPrincipals, Generation: 1,
+	}
+	if cfg.CacheIsolation.KeyFile != "" {
+		if st.CacheKey, err = readKey(cfg.CacheIsolation.KeyFile); err != nil {
+			return nil, fmt.Errorf("cannot read cacheIsolation.keyFile: %w", err)
+		}
+	}
+	return st, nil
 }
 
 // tlsConfig returns the public listener's TLS, or nil for clear text.

@@ -34,6 +34,8 @@ const (
 	fromBeginning
 	// fromNobody: there are none, only an estimate.
 	fromNobody
+	// askWorker: not from here, and no worker was asked yet. It is not counted.
+	askWorker
 )
 
 // tokenSources are the names of all sources in metrics and on debug pages.
@@ -160,8 +162,44 @@ func (t *tokenizers) Run(ctx context.Context) {
 	_ = group.Wait() // none of them fails
 }
 
-// Tokenise implements gateway.Tokenizer.
-func (t *tokenizers) Tokenise(ctx context.Context, dst []uint32, model *gateway.Model, req *openai.Request, body []byte) gateway.Tokens {
+// Local implements gateway.Tokenizer.
+func (t *tokenizers) Local(ctx context.Context, dst []uint32, model *gateway.Model, req *openai.Request, body []byte) gateway.Tokens {
+	return t.tokens(dst, model, req, func(m *modelTokenizer, prompts *tokenize.Prompts) tokenSource {
+		return t.findHere(ctx, m, prompts, req, body)
+	})
+}
+
+// Remote implements gateway.Tokenizer.
+func (t *tokenizers) Remote(ctx context.Context, dst []uint32, model *gateway.Model, pools []string, req *openai.Request, body []byte) gateway.Tokens {
+	return t.tokens(dst, model, req, func(m *modelTokenizer, prompts *tokenize.Prompts) tokenSource {
+		if t.ask(ctx, m, pools, prompts, kindOf(req.Operation), body) != nil {
+			return fromNobody
+		}
+		return fromWorker
+	})
+}
+
+// Sample implements gateway.Tokenizer.
+func (t *tokenizers) Sample(model *gateway.Model, pools []string, req *openai.Request, body []byte) {
+	if m := t.models[model.Name]; m != nil && m.checker != nil {
+		m.checker.Offer(shapeOf(req), kindOf(req.Operation), body, pools)
+	}
+}
+
+// Decode implements gateway.Tokenizer.
+func (t *tokenizers) Decode(model *gateway.Model, ids []uint32) (text string, ok bool) {
+	m := t.models[model.Name]
+	if m == nil || m.local == nil {
+		return "", false
+	}
+	return m.local.Decode(ids, false), true
+}
+
+// tokens are what find has found. Whoever is still to be asked is counted once
+// that is known.
+func (t *tokenizers) tokens(
+	dst []uint32, model *gateway.Model, req *openai.Request, find func(*modelTokenizer, *tokenize.Prompts) tokenSource,
+) gateway.Tokens {
 	m := t.models[model.Name]
 	if m == nil {
 		return gateway.Tokens{IDs: dst}
@@ -169,18 +207,24 @@ func (t *tokenizers) Tokenise(ctx context.Context, dst []uint32, model *gateway.
 	prompts := t.pool.Get().(*tokenize.Prompts)
 	defer t.pool.Put(prompts)
 	prompts.Reset()
-	source := t.find(ctx, m, prompts, req, body)
-	m.used[source].Add(1)
+	source := find(m, prompts)
 	out := gateway.Tokens{IDs: append(dst, longest(prompts)...), Count: len(prompts.IDs), Exact: true, Local: source == fromLocal}
-	if source == fromBeginning || source == fromNobody {
+	switch source {
+	case askWorker:
+		out.AskWorker = true
+		fallthrough
+	case fromBeginning, fromNobody:
 		out.Count, out.Exact = max(out.Count, model.Estimate(req, m.ratio.bytesPerToken())), false
+	}
+	if source != askWorker {
+		m.used[source].Add(1)
 	}
 	return out
 }
 
-// find asks whoever is to be asked for the ids of a body. Without any dst stays
+// findHere finds the ids of a body without asking anybody. Without any dst stays
 // empty.
-func (t *tokenizers) find(ctx context.Context, m *modelTokenizer, dst *tokenize.Prompts, req *openai.Request, body []byte) tokenSource {
+func (t *tokenizers) findHere(ctx context.Context, m *modelTokenizer, dst *tokenize.Prompts, req *openai.Request, body []byte) tokenSource {
 	kind, shape := kindOf(req.Operation), shapeOf(req)
 	switch {
 	case kind == tokenize.Completion && req.TokenIDs > 0:
@@ -195,25 +239,24 @@ func (t *tokenizers) find(ctx context.Context, m *modelTokenizer, dst *tokenize.
 			return fromBeginning // there is nobody to compare it with, short of loading the image
 		}
 		if err == nil {
-			m.checker.Offer(shape, kind, body, dst)
 			return fromLocal
 		}
 		if !errors.Is(err, tokenize.ErrUnsupported) {
 			return fromNobody // the engine is going to refuse it, or nobody waits for it
 		}
 	}
-	if t.ask(ctx, m, dst, kind, body) != nil {
-		return fromNobody
-	}
-	return fromWorker
+	return askWorker
 }
 
 // maxAsked bounds the workers that are tried for one request.
 const maxAsked = 3
 
-// ask asks a worker that is not known to fail and not busy with such questions.
-func (t *tokenizers) ask(ctx context.Context, m *modelTokenizer, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) (err error) {
-	ready := t.roster.ready(m.name)
+// ask asks a worker of the pools that is not known to fail and not busy with such
+// questions.
+func (t *tokenizers) ask(
+	ctx context.Context, m *modelTokenizer, pools []string, dst *tokenize.Prompts, kind tokenize.Kind, body []byte,
+) (err error) {
+	ready := within(pools, t.roster.ready(m.name))
 	first := int(t.turn.Add(1))
 	for i := range min(len(ready), maxAsked) {
 		w := &ready[(first+i)%len(ready)]
@@ -225,7 +268,7 @@ func (t *tokenizers) ask(ctx context.Context, m *modelTokenizer, dst *tokenize.P
 	return cmp.Or(err, errNobodyToAsk)
 }
 
-var errNobodyToAsk = errors.New("no worker is ready")
+var errNobodyToAsk = errors.New("no worker of the permitted pools is ready")
 
 // verifiers are the ready workers of a model, for its checker.
 func (t *tokenizers) verifiers(m *modelTokenizer) []verify.Worker {
@@ -234,7 +277,7 @@ func (t *tokenizers) verifiers(m *modelTokenizer) []verify.Worker {
 	for i := range ready {
 		to := ready[i].target(m.upstream)
 		out[i] = verify.Worker{
-			ID: ready[i].incarnation, Name: ready[i].name,
+			ID: ready[i].incarnation, Name: ready[i].name, Pool: ready[i].pool,
 			Tokenise: func(ctx context.Context, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) error {
 				return t.remote.Append(ctx, to, dst, kind, body)
 			},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -29,8 +30,8 @@ type roster struct {
 type rosterEntry struct {
 	// incarnation changes when the worker was away: it may have come back with
 	// another model or version.
-	incarnation        uint64
-	name, address, key string
+	incarnation              uint64
+	name, pool, address, key string
 }
 
 // presence counts how often a worker came.
@@ -57,6 +58,20 @@ func (r *roster) ready(model string) []rosterEntry {
 	return r.byModel[model]
 }
 
+// within are the entries whose worker stands in one of the pools.
+func within(pools []string, all []rosterEntry) []rosterEntry {
+	if !slices.ContainsFunc(all, func(e rosterEntry) bool { return !slices.Contains(pools, e.pool) }) {
+		return all // as for most requests
+	}
+	var out []rosterEntry
+	for _, e := range all {
+		if slices.Contains(pools, e.pool) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
 // make lists the workers. It requires that mu is held.
 func (r *roster) make(now time.Time) {
 	r.made, r.byModel = now, make(map[string][]rosterEntry)
@@ -78,7 +93,7 @@ func (r *roster) make(now time.Time) {
 		}
 		e := rosterEntry{
 			incarnation: uint64(id)<<32 | p.times,
-			name:        w.Worker.Name, address: w.Worker.Address, key: r.keys[w.Worker.Pool],
+			name:        w.Worker.Name, pool: w.Worker.Pool, address: w.Worker.Address, key: r.keys[w.Worker.Pool],
 		}
 		for _, names := range [][]string{w.Models, w.Adapters} {
 			for _, name := range names {

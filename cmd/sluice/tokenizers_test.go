@@ -135,7 +135,13 @@ func (r *tokenRig) ask(op openai.Operation, body string) (gateway.Tokens, string
 	for i := range before {
 		before[i] = r.model().used[i].Load()
 	}
-	got := r.tokens.Tokenise(r.t.Context(), nil, &gateway.Model{Name: demoModel, BytesPerToken: 3}, &req, []byte(body))
+	m, pools := &gateway.Model{Name: demoModel, BytesPerToken: 3}, []string{"p"}
+	got := r.tokens.Local(r.t.Context(), nil, m, &req, []byte(body))
+	if got.AskWorker {
+		got = r.tokens.Remote(r.t.Context(), nil, m, pools, &req, []byte(body))
+	} else if got.Local {
+		r.tokens.Sample(m, pools, &req, []byte(body))
+	}
 	source := ""
 	for i := range before {
 		if r.model().used[i].Load() > before[i] {

@@ -44,6 +44,9 @@ type Worker struct {
 	Name string
 	// Tokenise asks it.
 	Tokenise Source
+	// Pool is where it stands: a live request is put to workers of the pools that
+	// it may go to, and to no others.
+	Pool string
 }
 
 // Options are what a Checker works with.
@@ -67,7 +70,7 @@ type Options struct {
 type Checker struct {
 	opts     Options
 	verdicts [shapes]verdict
-	samples  chan sample
+	samples  chan Probe
 	wake     chan struct{} // holds one
 
 	lastSample    atomic.Int64 // Unix nanoseconds
@@ -91,19 +94,13 @@ type wait struct {
 	pause time.Duration
 }
 
-// sample is a live request with the ids that were computed for it.
-type sample struct {
-	probe Probe
-	local tokenize.Prompts
-}
-
 // New returns a Checker to which nothing is known yet.
 func New(opts Options) *Checker {
 	if opts.Probes == nil {
 		opts.Probes = DefaultProbes()
 	}
 	c := &Checker{
-		opts: opts, samples: make(chan sample, maxQueue), wake: make(chan struct{}, 1),
+		opts: opts, samples: make(chan Probe, maxQueue), wake: make(chan struct{}, 1),
 		known: make(map[uint64]bool), waiting: make(map[uint64]wait),
 	}
 	for i := range c.verdicts {
@@ -116,11 +113,12 @@ func New(opts Options) *Checker {
 // Trusts says whether requests of a shape are to be tokenised locally.
 func (c *Checker) Trusts(s Shape) bool { return c.verdicts[s].trusted() }
 
-// Offer may take a request as a sample, with the ids that were computed for it.
-// It copies what it takes, never waits, and takes at most one a second.
-func (c *Checker) Offer(s Shape, kind tokenize.Kind, body []byte, local *tokenize.Prompts) {
+// Offer may take a request as a sample, to be compared with a worker of the given
+// pools; with none it takes nothing. It copies what it takes, never waits, and
+// takes at most one a second.
+func (c *Checker) Offer(s Shape, kind tokenize.Kind, body []byte, pools []string) {
 	v := &c.verdicts[s]
-	if c.opts.Every <= 0 || len(body) > maxSample || v.fresh.Load() <= 0 && rand.IntN(c.opts.Every) != 0 {
+	if len(pools) == 0 || c.opts.Every <= 0 || len(body) > maxSample || v.fresh.Load() <= 0 && rand.IntN(c.opts.Every) != 0 {
 		return
 	}
 	now, last := time.Now().UnixNano(), c.lastSample.Load()
@@ -131,12 +129,8 @@ func (c *Checker) Offer(s Shape, kind tokenize.Kind, body []byte, local *tokeniz
 		c.dropped.Add(1)
 		return
 	}
-	taken := sample{
-		Probe{s, kind, bytes.Clone(body)},
-		tokenize.Prompts{IDs: slices.Clone(local.IDs), Ends: slices.Clone(local.Ends)},
-	}
 	select {
-	case c.samples <- taken:
+	case c.samples <- Probe{s, kind, bytes.Clone(body), slices.Clone(pools)}:
 		v.fresh.Add(-1)
 	default:
 		c.dropped.Add(1)
@@ -315,15 +309,20 @@ func (c *Checker) mismatch(p *Probe, w *Worker, at int, sample bool) {
 }
 
 // recheck looks whether a shape that disagreed agrees with every worker now, in
-// its probes and in the very request that showed the disagreement.
+// its probes and, where that request may go, in the very one that showed the
+// disagreement.
 func (c *Checker) recheck(ctx context.Context, s Shape, evidence *Probe, workers []Worker) {
-	v, agreed := &c.verdicts[s], 0
+	v, agreed, shown := &c.verdicts[s], 0, evidence == nil
 	probes := slices.DeleteFunc(slices.Clone(c.opts.Probes), func(p Probe) bool { return p.Shape != s })
 	if evidence != nil {
 		probes = append(probes, *evidence)
 	}
 	for i := range workers {
 		for j := range probes {
+			if !probes[j].mayGo(&workers[i]) {
+				continue
+			}
+			shown = shown || j == len(probes)-1
 			switch res, at := c.ask(ctx, &workers[i], &probes[j]); res {
 			case unavailable:
 				v.postpone(time.Now())
@@ -337,7 +336,7 @@ func (c *Checker) recheck(ctx context.Context, s Shape, evidence *Probe, workers
 			}
 		}
 	}
-	if agreed == 0 {
+	if agreed == 0 || !shown {
 		v.postpone(time.Now())
 		return
 	}
@@ -345,20 +344,19 @@ func (c *Checker) recheck(ctx context.Context, s Shape, evidence *Probe, workers
 	c.opts.Log.Info("the local tokenizer agrees with the workers again", "model", c.opts.Model, "shape", s.String(), "comparisons", agreed)
 }
 
-// judge compares a sample with a worker, and both once more if they disagree: a
-// template may print the time, which passes between the two.
-func (c *Checker) judge(ctx context.Context, s *sample) {
-	v, workers := &c.verdicts[s.probe.Shape], c.opts.Workers()
+// judge compares a sample with a worker of its pools, and once more if they
+// disagree: a template may print the time, which passes between the two.
+func (c *Checker) judge(ctx context.Context, s *Probe) {
+	v := &c.verdicts[s.Shape]
+	workers := slices.DeleteFunc(slices.Clone(c.opts.Workers()), func(w Worker) bool { return !s.mayGo(&w) })
 	if len(workers) == 0 || !v.trusted() {
 		return
 	}
 	c.turn++
 	w := &workers[c.turn%len(workers)]
-	var engine tokenize.Prompts
-	engineErr := w.Tokenise(ctx, &engine, s.probe.Kind, s.probe.Body)
-	res, at := compare(&s.local, nil, &engine, engineErr)
+	res, at := c.ask(ctx, w, s)
 	if res == disagree {
-		if res, at = c.ask(ctx, w, &s.probe); res == agree {
+		if res, at = c.ask(ctx, w, s); res == agree {
 			res = undecided
 		}
 	}
@@ -366,7 +364,7 @@ func (c *Checker) judge(ctx context.Context, s *sample) {
 	case agree:
 		v.agreed(true)
 	case disagree:
-		c.mismatch(&s.probe, w, at, true)
+		c.mismatch(s, w, at, true)
 		// What the probes of one shape don't show, those of the others may not
 		// show either.
 		for i := range c.verdicts {

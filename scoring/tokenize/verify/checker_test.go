@@ -67,15 +67,13 @@ func byLength(other string) Source {
 	}
 }
 
-// offer has a request tokenised and offered, and waits for the verdict.
-func offer(t *testing.T, c *Checker, local Source, s Shape, body string) {
-	t.Helper()
-	var ids tokenize.Prompts
-	if err := local(t.Context(), &ids, tokenize.Chat, []byte(body)); err != nil {
-		t.Fatal(err)
-	}
+// pools are where the requests of these tests may go.
+var pools = []string{"p"}
+
+// offer has a request offered, and waits for the verdict.
+func offer(c *Checker, s Shape, body string) {
 	time.Sleep(samplePause)
-	c.Offer(s, tokenize.Chat, []byte(body), &ids)
+	c.Offer(s, tokenize.Chat, []byte(body), pools)
 	synctest.Wait()
 }
 
@@ -84,7 +82,7 @@ func state(c *Checker, s Shape) State { return c.Status().Shapes[s].State }
 // TestOneShapeIsSetAside: what disagrees goes to the workers, the rest stays, and
 // neither the log nor the status holds text of a request.
 func TestOneShapeIsSetAside(t *testing.T) {
-	c, log := newChecker(byLength(""), []Worker{{1, "w1", byLength("get_weather")}}, 200)
+	c, log := newChecker(byLength(""), []Worker{{ID: 1, Name: "w1", Pool: "p", Tokenise: byLength("get_weather")}}, 200)
 	c.probeAll(t.Context())
 	for _, s := range Shapes() {
 		want := s != ChatTools && s != ChatToolCalls
@@ -108,18 +106,17 @@ func TestOneShapeIsSetAside(t *testing.T) {
 // trusted again because the probes agree; it is when that request does.
 func TestEvidenceMustAgree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		local := byLength("")
-		workers := []Worker{{1, "w1", byLength("rare")}}
-		c, log := newChecker(local, nil, 1)
+		workers := []Worker{{ID: 1, Name: "w1", Pool: "p", Tokenise: byLength("rare")}}
+		c, log := newChecker(byLength(""), nil, 1)
 		var mu sync.Mutex
 		c.opts.Workers = func() []Worker { mu.Lock(); defer mu.Unlock(); return workers }
 		defer run(t, c)()
 		synctest.Wait()
-		offer(t, c, local, ChatPlain, "a common request")
+		offer(c, ChatPlain, "a common request")
 		if state(c, ChatPlain) != Verified {
 			t.Fatalf("the shape is %v after one that agrees", state(c, ChatPlain))
 		}
-		offer(t, c, local, ChatPlain, "a rare request")
+		offer(c, ChatPlain, "a rare request")
 		if state(c, ChatPlain) != Mismatch {
 			t.Fatalf("the shape is %v after one that disagrees", state(c, ChatPlain))
 		}
@@ -136,7 +133,7 @@ func TestEvidenceMustAgree(t *testing.T) {
 		}
 		// A new version of the worker has it right.
 		mu.Lock()
-		workers = []Worker{{2, "w1", byLength("")}}
+		workers = []Worker{{ID: 2, Name: "w1", Pool: "p", Tokenise: byLength("")}}
 		mu.Unlock()
 		time.Sleep(2 * tick)
 		synctest.Wait()
@@ -149,19 +146,81 @@ func TestEvidenceMustAgree(t *testing.T) {
 	})
 }
 
+// TestRequestsStayInTheirPools: neither a sample nor, ever after, the evidence that
+// it becomes is put to a worker of another pool than the request's own, while the
+// probes, which hold nothing of a client, go to all.
+func TestRequestsStayInTheirPools(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		leaked, probed := 0, 0
+		outside := func(ctx context.Context, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) error {
+			mu.Lock()
+			defer mu.Unlock()
+			probed++
+			if bytes.Contains(body, []byte("restricted")) {
+				leaked++
+			}
+			return byLength("")(ctx, dst, kind, body)
+		}
+		inside := Worker{ID: 2, Name: "w2", Pool: "p", Tokenise: byLength("restricted")}
+		workers := []Worker{{ID: 1, Name: "w1", Pool: "general", Tokenise: outside}, inside, {ID: 3, Name: "w3", Pool: "general", Tokenise: outside}}
+		c, _ := newChecker(byLength(""), nil, 1)
+		c.opts.Workers = func() []Worker { mu.Lock(); defer mu.Unlock(); return workers }
+		defer run(t, c)()
+		synctest.Wait()
+		for range 3 {
+			offer(c, ChatPlain, "a restricted request")
+		}
+		if state(c, ChatPlain) != Mismatch {
+			t.Fatalf("the shape is %v after one that disagrees", state(c, ChatPlain))
+		}
+		// With nobody left who may see the evidence, nobody can clear the shape.
+		mu.Lock()
+		workers = []Worker{workers[0], workers[2]}
+		mu.Unlock()
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		if state(c, ChatPlain) != Mismatch {
+			t.Error("the shape was cleared by workers that were not shown what disagreed")
+		}
+		mu.Lock()
+		inside.ID, inside.Tokenise = 4, byLength("")
+		workers = append(workers, inside)
+		mu.Unlock()
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if state(c, ChatPlain) != Verified {
+			t.Errorf("the shape is %v with a worker that may see it and agrees", state(c, ChatPlain))
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if leaked != 0 || probed < 2*len(DefaultProbes()) {
+			t.Errorf("workers of another pool saw the request %d times and %d probes", leaked, probed)
+		}
+	})
+}
+
 // TestPassingTimeIsNoMismatch: a template that prints the time gives other ids a
 // moment later, at both ends.
 func TestPassingTimeIsNoMismatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		clock := func(ctx context.Context, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) error {
+		clock := func(_ context.Context, dst *tokenize.Prompts, _ tokenize.Kind, _ []byte) error {
 			dst.IDs = append(dst.IDs, uint32(time.Now().Unix()))
 			dst.Ends = append(dst.Ends, len(dst.IDs))
 			return nil
 		}
-		c, _ := newChecker(clock, []Worker{{1, "w1", clock}}, 1)
-		old := tokenize.Prompts{IDs: []uint32{1}, Ends: []int{1}}
+		slow := false // the worker answers when the second has passed, once
+		c, _ := newChecker(clock, []Worker{{ID: 1, Name: "w1", Pool: "p", Tokenise: func(ctx context.Context, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) error {
+			err := clock(ctx, dst, kind, body)
+			if slow {
+				slow = false
+				time.Sleep(time.Second)
+			}
+			return err
+		}}}, 1)
 		c.probeAll(t.Context())
-		c.Offer(ChatPlain, tokenize.Chat, []byte("{}"), &old)
+		slow = true
+		c.Offer(ChatPlain, tokenize.Chat, []byte("{}"), pools)
 		s := <-c.samples
 		c.judge(t.Context(), &s)
 		if got := c.Status().Shapes[ChatPlain]; got.State != Verified || got.Undecided != 1 {
@@ -174,33 +233,37 @@ func TestPassingTimeIsNoMismatch(t *testing.T) {
 // requests of a shape always, then one in so many; copies only.
 func TestSamplingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ids := tokenize.Prompts{IDs: []uint32{1}, Ends: []int{1}}
 		never, _ := newChecker(byLength(""), nil, 0)
-		never.Offer(ChatPlain, tokenize.Chat, []byte("{}"), &ids)
+		never.Offer(ChatPlain, tokenize.Chat, []byte("{}"), pools)
 		if len(never.samples) != 0 {
 			t.Error("a sample was taken at the rate 0")
 		}
 		c, _ := newChecker(byLength(""), nil, 1)
 		body := []byte("{}")
 		for range 100 {
-			c.Offer(ChatPlain, tokenize.Chat, body, &ids)
+			c.Offer(ChatPlain, tokenize.Chat, body, pools)
 		}
 		if len(c.samples) != 1 {
 			t.Fatalf("%d samples were taken at once, want 1", len(c.samples))
 		}
-		body[0], ids.IDs[0] = 'x', 9
-		if s := <-c.samples; string(s.probe.Body) != "{}" || s.local.IDs[0] != 1 {
-			t.Errorf("the sample changed to %q %v", s.probe.Body, s.local.IDs)
+		body[0] = 'x'
+		if s := <-c.samples; string(s.Body) != "{}" {
+			t.Errorf("the sample changed to %q", s.Body)
+		}
+		time.Sleep(samplePause)
+		c.Offer(ChatPlain, tokenize.Chat, body, nil)
+		if len(c.samples) != 0 {
+			t.Error("a request that may go nowhere was taken")
 		}
 		for range 2 * maxQueue {
 			time.Sleep(samplePause)
-			c.Offer(ChatPlain, tokenize.Chat, body, &ids)
+			c.Offer(ChatPlain, tokenize.Chat, body, pools)
 		}
 		if len(c.samples) != maxQueue || c.Status().Dropped != maxQueue {
 			t.Errorf("%d samples wait and %d were dropped, want %d and %d", len(c.samples), c.Status().Dropped, maxQueue, maxQueue)
 		}
 		time.Sleep(samplePause)
-		c.Offer(ChatPlain, tokenize.Chat, make([]byte, maxSample+1), &ids)
+		c.Offer(ChatPlain, tokenize.Chat, make([]byte, maxSample+1), pools)
 		if c.Status().Dropped != maxQueue {
 			t.Error("a body beyond the bound was considered")
 		}
@@ -210,7 +273,7 @@ func TestSamplingIsBounded(t *testing.T) {
 		const requests = 4000
 		for range requests {
 			time.Sleep(samplePause)
-			seldom.Offer(ChatTurns, tokenize.Chat, body, &ids)
+			seldom.Offer(ChatTurns, tokenize.Chat, body, pools)
 			select {
 			case <-seldom.samples:
 				taken++
@@ -229,7 +292,7 @@ func TestAnswersCauseDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		probed, wrong := 0, ""
-		c, log := newChecker(byLength(""), []Worker{{1, "w1", func(ctx context.Context, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) error {
+		c, log := newChecker(byLength(""), []Worker{{ID: 1, Name: "w1", Pool: "p", Tokenise: func(ctx context.Context, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) error {
 			mu.Lock()
 			probed++
 			engine := byLength(wrong)
@@ -275,7 +338,7 @@ func TestWorkersThatCannotBeAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		calls, up := 0, false
-		down := Worker{1, "w1", func(ctx context.Context, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) error {
+		down := Worker{ID: 1, Name: "w1", Pool: "p", Tokenise: func(ctx context.Context, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if calls++; !up {
@@ -301,7 +364,7 @@ func TestWorkersThatCannotBeAsked(t *testing.T) {
 			t.Fatalf("the shape is %v once the worker is there", state(c, ChatPlain))
 		}
 		mu.Lock()
-		workers = append(workers, Worker{2, "w2", byLength("story")})
+		workers = append(workers, Worker{ID: 2, Name: "w2", Pool: "p", Tokenise: byLength("story")})
 		mu.Unlock()
 		time.Sleep(2 * tick)
 		synctest.Wait()
@@ -323,7 +386,7 @@ func TestOneProbeMayFail(t *testing.T) {
 		}
 		return byLength("")(ctx, dst, kind, body)
 	}
-	c, _ := newChecker(byLength(""), []Worker{{1, "w1", broken}}, 200)
+	c, _ := newChecker(byLength(""), []Worker{{ID: 1, Name: "w1", Pool: "p", Tokenise: broken}}, 200)
 	c.probeAll(t.Context())
 	for _, s := range c.Status().Shapes {
 		if s.State != Verified || (s.Undecided == 1) != (s.Shape == ChatKwargs) {
@@ -339,21 +402,20 @@ func TestOneProbeMayFail(t *testing.T) {
 // another worker does.
 func TestEvidenceThatIsTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		local := byLength("")
 		var mu sync.Mutex
-		workers := []Worker{{1, "w1", byLength("rare")}}
-		c, _ := newChecker(local, nil, 1)
+		workers := []Worker{{ID: 1, Name: "w1", Pool: "p", Tokenise: byLength("rare")}}
+		c, _ := newChecker(byLength(""), nil, 1)
 		c.opts.Workers = func() []Worker { mu.Lock(); defer mu.Unlock(); return workers }
 		defer run(t, c)()
 		synctest.Wait()
-		offer(t, c, local, ChatPlain, "rare"+strings.Repeat("x", maxEvidence))
+		offer(c, ChatPlain, "rare"+strings.Repeat("x", maxEvidence))
 		time.Sleep(7 * 24 * time.Hour)
 		synctest.Wait()
 		if s := c.Status().Shapes[ChatPlain]; s.State != Mismatch || s.Disagreed != 1 {
 			t.Errorf("a week later: %+v", s)
 		}
 		mu.Lock()
-		workers = []Worker{{2, "w2", byLength("")}}
+		workers = []Worker{{ID: 2, Name: "w2", Pool: "p", Tokenise: byLength("")}}
 		mu.Unlock()
 		time.Sleep(2 * tick)
 		synctest.Wait()

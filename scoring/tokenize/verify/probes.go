@@ -3,6 +3,7 @@ package verify
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 
 	"github.com/sluicegate/sluice/scoring/tokenize"
 )
@@ -12,7 +13,13 @@ type Probe struct {
 	Shape Shape
 	Kind  tokenize.Kind
 	Body  []byte
+	// Pools are those whose workers may see the body; nil means all, for a body
+	// that holds nothing of a client.
+	Pools []string
 }
+
+// mayGo reports whether a worker may be asked about p.
+func (p *Probe) mayGo(w *Worker) bool { return p.Pools == nil || slices.Contains(p.Pools, w.Pool) }
 
 // Texts that tokenizers disagree about: words with blanks between them, numbers,
 // runs of whitespace, code; and scripts without blanks, accents in both of their
@@ -30,13 +37,13 @@ func DefaultProbes() []Probe {
 	for _, c := range chatProbes() {
 		body := m{"messages": c.messages}
 		maps.Copy(body, c.more)
-		out = append(out, Probe{c.shape, tokenize.Chat, mustMarshal(body)})
+		out = append(out, Probe{Shape: c.shape, Kind: tokenize.Chat, Body: mustMarshal(body)})
 	}
 	for _, body := range []m{{"prompt": "Once upon a time"}, {"prompt": prose + world}, {"prompt": prose, "add_special_tokens": false}} {
-		out = append(out, Probe{CompletionText, tokenize.Completion, mustMarshal(body)})
+		out = append(out, Probe{Shape: CompletionText, Kind: tokenize.Completion, Body: mustMarshal(body)})
 	}
 	for _, texts := range [][]string{{"Once upon a time", "there was a river"}, {prose, world}} {
-		out = append(out, Probe{CompletionTexts, tokenize.Completion, mustMarshal(m{"prompt": texts})})
+		out = append(out, Probe{Shape: CompletionTexts, Kind: tokenize.Completion, Body: mustMarshal(m{"prompt": texts})})
 	}
 	return out
 }

@@ -122,7 +122,7 @@ func TestProbesTellRealModelsApart(t *testing.T) {
 			for i := range probes {
 				engine[string(probes[i].Body)] = recorded[i]
 			}
-			c, _ := newChecker(load(t, model), []Worker{{1, "w1", engine.source(noAnswer)}}, 0)
+			c, _ := newChecker(load(t, model), []Worker{{ID: 1, Name: "w1", Pool: "p", Tokenise: engine.source(noAnswer)}}, 0)
 			c.probeAll(t.Context())
 			want := Verified
 			if model == "deepseek_v3" {
@@ -186,7 +186,7 @@ func TestSamplesCatchWhatProbesDoNot(t *testing.T) {
 				return equal(a.Name) - equal(b.Name)
 			})
 			synctest.Test(t, func(t *testing.T) {
-				c, log := newChecker(local, []Worker{{1, "w1", engine.source(asEngine(local))}}, 1)
+				c, log := newChecker(local, []Worker{{ID: 1, Name: "w1", Pool: "p", Tokenise: engine.source(asEngine(local))}}, 1)
 				defer run(t, c)()
 				synctest.Wait()
 				want := [shapes]State{}
@@ -204,7 +204,7 @@ func TestSamplesCatchWhatProbesDoNot(t *testing.T) {
 						t.Fatal(err)
 					}
 					time.Sleep(samplePause)
-					c.Offer(shape, kindOf(shape), row.Request, &got)
+					c.Offer(shape, kindOf(shape), row.Request, []string{"p"})
 					synctest.Wait()
 					if different[row.Name] {
 						want[shape] = Mismatch

@@ -30,7 +30,7 @@ type verdict struct {
 	ShapeStatus
 	// evidence is the body that disagreed, which must agree before the shape is
 	// trusted again: a mismatch that one text in a hundred brings about would
-	// otherwise come and go. It is sent to workers of the model only.
+	// otherwise come and go. It is sent to workers of its own pools only.
 	evidence *Probe
 	retry    time.Time
 	pause    time.Duration
