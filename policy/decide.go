@@ -31,9 +31,7 @@ func (s *Set) decide(e *evaluation) *Decision {
 	if len(d.denied) == 0 {
 		e.addLimits(d, found)
 	}
-	// A decision that a rehearsal belongs to is logged, whatever the sampling.
 	d.rehearse = s.shadow
-	d.LogInFull = d.LogInFull || len(d.rehearse) > 0
 	d.conclude()
 	d.Cost = e.report()
 	return d

@@ -107,7 +107,8 @@ type Decision struct {
 	Limits []Limit
 
 	// LogInFull says that a binding with the action Audit matched, so the
-	// decision is logged whatever the sampling.
+	// decision is logged whatever the sampling. Of bindings that only audit the
+	// rehearsal says so: [RehearsalOutcome.LogInFull].
 	LogInFull bool
 	Cost      CostReport
 	// Revision of the Set that decided.

@@ -35,6 +35,9 @@ type RehearsalOutcome struct {
 	Annotations map[string]string
 	// Skipped counts the expressions that the request's budget left out.
 	Skipped int
+	// LogInFull says that one of the bindings matched, so the decision is logged
+	// whatever the sampling.
+	LogInFull bool
 	// Cost of the rehearsal alone; Units is zero.
 	Cost CostReport
 }
@@ -47,13 +50,17 @@ type RehearsalOutcome struct {
 // the caller reuses the memory that the input refers to. Input.Principal and
 // Input.Tenant are not copied: identities do not change.
 func (d *Decision) Rehearsal() *Rehearsal {
-	if d.e == nil || len(d.rehearse) == 0 {
+	if !d.Rehearses() {
 		return nil
 	}
 	e := &evaluation{set: d.e.set, in: d.e.in.freeze(), tokens: d.e.tokens, scanned: d.e.scanned, effective: d.e.effective, tracer: d.e.tracer}
 	e.other.used = d.e.other.used
 	return &Rehearsal{bindings: d.rehearse, e: e, d: &Decision{Revision: d.Revision, e: e}, allowed: d.Allow, carried: e.other.used}
 }
+
+// Rehearses says whether [Decision.Rehearsal] is not nil, without freezing
+// anything.
+func (d *Decision) Rehearses() bool { return d.e != nil && len(d.rehearse) > 0 }
 
 // Run evaluates the bindings, within a budget of their own. lazy resolves the
 // lazy variables that only they need; nil makes a read of one an evaluation
@@ -98,7 +105,7 @@ func (r *Rehearsal) Outcome() RehearsalOutcome {
 	cost.ShadowUnits -= int64(min(r.carried, uint64(cost.ShadowUnits)))
 	return RehearsalOutcome{
 		WouldDeny: slices.Clone(d.WouldDeny), Errors: slices.Clone(d.Errors), Fired: slices.Clone(d.Fired),
-		Annotations: maps.Clone(d.ShadowAnnotations), Skipped: cost.Skipped, Cost: cost,
+		Annotations: maps.Clone(d.ShadowAnnotations), Skipped: cost.Skipped, LogInFull: d.LogInFull, Cost: cost,
 	}
 }
 
@@ -128,6 +135,7 @@ func (s *Set) Shadow(ctx context.Context, in *Input, d *Decision) {
 	d.Limits = append(d.Limits, r.d.Limits...)
 	d.kept = append(d.kept, r.d.kept...)
 	d.sortLists()
+	d.LogInFull = d.LogInFull || r.d.LogInFull
 	d.Cost.add(r.Outcome().Cost)
 }
 

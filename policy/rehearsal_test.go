@@ -20,13 +20,13 @@ func TestRehearsal(t *testing.T) {
 	s := mustLoad(t, testConfig(), policyText("p", rehearsed, "Audit")+policyText("q", validations, "Deny"))
 	in := testInput()
 	d := s.Decide(t.Context(), in)
-	if !d.Allow || !d.LogInFull || len(d.Limits)+len(d.WouldDeny)+len(d.Fired) != 0 {
+	if !d.Allow || d.LogInFull || len(d.Limits)+len(d.WouldDeny)+len(d.Fired) != 0 {
 		t.Fatalf("the decision holds what its rehearsal finds: %+v", d)
 	}
 	r := d.Rehearsal()
 	r.Run(t.Context(), in.Lazy)
 	o := r.Outcome()
-	if rules(o.WouldDeny) != "p/v" || rules(o.Fired) != "p/e" || len(o.Errors) != 0 || o.Annotations["p/k"] != "t1" || o.Skipped != 0 {
+	if rules(o.WouldDeny) != "p/v" || rules(o.Fired) != "p/e" || len(o.Errors) != 0 || o.Annotations["p/k"] != "t1" || o.Skipped != 0 || !o.LogInFull {
 		t.Errorf("%+v", o)
 	}
 	if o.Cost.Units != 0 || o.Cost.ShadowUnits == 0 || o.Cost.Expressions != 4 || o.Cost.Duration == 0 {
