@@ -43,6 +43,11 @@ type Config struct {
 	// KeepSource keeps what an explanation needs beside the compiled programs:
 	// texts, syntax trees and environments. A gateway leaves it unset.
 	KeepSource bool
+	// AnyNames takes the pools, pool labels, classes and labels that documents
+	// name as known. It serves tools that look at policies apart from a gateway's
+	// configuration: such a set judges no pools, and a class that is not in
+	// Classes ranks below those that are.
+	AnyNames bool
 	// Headers are the lower-case names that request.headers can hold. Nil means
 	// unknown, so that no warning is given for reading others.
 	Headers []string
@@ -113,6 +118,24 @@ func (c Config) clone() Config {
 		c.Tenants[i].Labels = maps.Clone(c.Tenants[i].Labels)
 	}
 	return c
+}
+
+// adopt makes the classes that policies name known, below all others, where
+// every name counts as known.
+func (c *Config) adopt(policies []*policyDoc) {
+	if !c.AnyNames {
+		return
+	}
+	var named []string
+	for _, p := range policies {
+		for i := range p.effects {
+			if class := p.effects[i].class.text; isName(class) && !slices.Contains(c.Classes, class) {
+				named = append(named, class)
+			}
+		}
+	}
+	slices.Sort(named)
+	c.Classes = append(c.Classes, slices.Compact(named)...)
 }
 
 // validate reports what is wrong with the configuration itself. Faults have

@@ -205,7 +205,7 @@ func (b *builder) compileEffect(c *compiler, d *effectDoc) effect {
 
 // known reports a literal that the configuration does not know.
 func (b *builder) known(l literal, what string, names []string) {
-	if l.text != "" && !slices.Contains(names, l.text) {
+	if l.text != "" && !b.cfg.AnyNames && !slices.Contains(names, l.text) {
 		l.at.errorf(b.p, "the configuration has no %s %q%s", what, cut(l.text, 80), didYouMean(l.text, names))
 	}
 }

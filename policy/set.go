@@ -104,6 +104,7 @@ func readDocuments(p *problems, fsys fs.FS, files []string) documents {
 func build(p *problems, cfg *Config, docs documents) *Set {
 	s := &Set{cfg: cfg, serving: map[string][]int{}, times: timeLimits{exprTimeLimit, requestTimeLimit}}
 	checkCounts(p, cfg, docs)
+	cfg.adopt(docs.policies)
 	for i, pool := range cfg.Pools {
 		for _, m := range pool.Models {
 			s.serving[m] = append(s.serving[m], i)

@@ -223,24 +223,40 @@ func (b *builder) reviewLimits(c *compiled) {
 	}
 }
 
-// reviewCost warns where the estimates of all bindings together could exceed
-// the budget of one request. What a selector keeps apart is not considered.
-func (b *builder) reviewCost(s *Set) {
-	check := func(bindings []*binding, what string, want func(*binding) bool) {
-		var total uint64
-		for _, bd := range bindings {
-			if !want(bd) {
-				continue
-			}
-			for _, x := range bd.policy.expressions() {
-				total = add(total, x.estimate)
-			}
+// EstimateSums are the estimated maximum costs of a request that every binding
+// matches. What selectors keep apart is not considered.
+type EstimateSums struct {
+	// Enforced bindings, and all others.
+	Enforced, Rehearsals int64
+	// Limit of either sum, beyond which expressions of a request fail or are
+	// skipped.
+	Limit int64
+}
+
+// EstimateSums adds up the estimates of all bindings.
+func (s *Set) EstimateSums() EstimateSums {
+	var enforced, others uint64
+	for _, bd := range slices.Concat(s.live, s.shadow) {
+		total := &enforced
+		if bd.mode != Enforced {
+			total = &others
 		}
-		if total > requestCostLimit {
-			b.warn(WarnCost, Error{}, "the estimates of all %s bindings add up to %d, more than the %d of one request: a request that matches them all can be refused", what, total, requestCostLimit)
+		for _, x := range bd.policy.expressions() {
+			*total = add(*total, x.estimate)
 		}
 	}
-	all := slices.Concat(s.live, s.shadow)
-	check(all, "enforced", func(bd *binding) bool { return bd.mode == Enforced })
-	check(all, "Warn and Audit", func(bd *binding) bool { return bd.mode != Enforced })
+	return EstimateSums{Enforced: int64(enforced), Rehearsals: int64(others), Limit: requestCostLimit}
+}
+
+// reviewCost warns where the estimates of all bindings together could exceed
+// the budget of one request.
+func (b *builder) reviewCost(s *Set) {
+	sums := s.EstimateSums()
+	check := func(total int64, what string) {
+		if total > sums.Limit {
+			b.warn(WarnCost, Error{}, "the estimates of all %s bindings add up to %d, more than the %d of one request: a request that matches them all can be refused", what, total, sums.Limit)
+		}
+	}
+	check(sums.Enforced, "enforced")
+	check(sums.Rehearsals, "Warn and Audit")
 }

@@ -65,7 +65,8 @@ func (f *failure) report(w io.Writer) {
 	_, inConfig := errors.AsType[*ConfigError](f.err)
 	_, inPolicies := errors.AsType[*policy.LoadError](f.err)
 	if n := lines(f.err); inConfig || inPolicies || n > 1 {
-		fmt.Fprintf(w, "%s\nsluice: %s\n", text, count(n, "error"))
+		writeFaults(w, f.err)
+		fmt.Fprintf(w, "sluice: %s\n", count(n, "error"))
 		return
 	}
 	fmt.Fprintf(w, "sluice: %s\n", text)

@@ -122,15 +122,23 @@ func policyPaths(paths []string) (root string, inside []string, err error) {
 
 // locatedIn makes the file names of load errors start where root does.
 func locatedIn(root string, err error) error {
-	le, ok := errors.AsType[*policy.LoadError](err)
-	if !ok {
-		return err
+	var out []error
+	for _, part := range joined(err) {
+		le, ok := errors.AsType[*policy.LoadError](part)
+		if !ok {
+			out = append(out, part)
+			continue
+		}
+		located := make([]policy.Error, len(le.Errors))
+		for i, e := range le.Errors {
+			located[i] = inFolder(root, e)
+		}
+		out = append(out, &policy.LoadError{Errors: located})
 	}
-	located := make([]policy.Error, len(le.Errors))
-	for i, e := range le.Errors {
-		located[i] = inFolder(root, e)
+	if len(out) == 1 {
+		return out[0]
 	}
-	return &policy.LoadError{Errors: located}
+	return errors.Join(out...)
 }
 
 // policyReport writes the outcome of a run.
