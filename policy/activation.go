@@ -108,6 +108,7 @@ func (a *activation) variable(name string) (any, bool) {
 	if s.val == nil && s.err == nil {
 		s.val, s.err = a.run(a.b.policy.variables[i])
 		if s.err == nil {
+			s.val = sorted(s.val)
 			s.err = checkVariable(name, s.val)
 		}
 	}
@@ -180,7 +181,7 @@ func (e *evaluation) textMap(id valueID, m map[string]string) any {
 	if v := e.values[id]; v != nil {
 		return v
 	}
-	e.values[id] = types.NewStringStringMap(types.DefaultTypeAdapter, m)
+	e.values[id] = sorted(types.NewStringStringMap(types.DefaultTypeAdapter, m))
 	return e.values[id]
 }
 
@@ -361,6 +362,9 @@ func (e *evaluation) effectiveValue(name, rest string) (any, bool) {
 	case "cache_isolation":
 		return types.String(f.isolation), true
 	case "labels":
+		if len(f.labels) > maxLabelCount {
+			return types.WrapErr(&evalError{kind: ErrorSize, text: "effective.labels is beyond its maximum"}), true
+		}
 		return types.NewStringList(types.DefaultTypeAdapter, f.labels), true
 	}
 	return nil, false
@@ -393,5 +397,5 @@ func intMap(m map[string]int64) ref.Val {
 	for k, v := range m {
 		out[types.String(k)] = types.Int(v)
 	}
-	return types.NewRefValMap(types.DefaultTypeAdapter, out)
+	return sorted(types.NewRefValMap(types.DefaultTypeAdapter, out))
 }

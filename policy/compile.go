@@ -116,17 +116,54 @@ func (c *compiler) compile(x exprDoc, scope scope, want ...*cel.Type) (out *expr
 	if !c.estimate(x, checked, out) {
 		return nil
 	}
+	if c.keep && !c.keepSource(x, out) {
+		return nil
+	}
+	sortRanges(checked.NativeRep(), c.isVariable)
 	program, err := c.env.Program(checked, append(programOptions(), regexCosts(checked.NativeRep()))...)
 	if err != nil {
 		c.fault(x, 0, 0, "cannot compile: %v", err)
 		return nil
 	}
 	out.program = program
-	if c.keep {
-		out.source, out.checked = x, checked
-	}
 	c.foldConstant(out)
 	return out
+}
+
+// keepSource keeps the text and a tree of its own, which sortRanges leaves as
+// the author wrote it.
+func (c *compiler) keepSource(x exprDoc, out *expression) bool {
+	checked, iss := c.env.Compile(x.text)
+	if iss.Err() != nil {
+		c.report(x, iss)
+		return false
+	}
+	out.source, out.checked = x, checked
+	return true
+}
+
+// isVariable reports whether a name is a declared variable, not a loop's.
+func (c *compiler) isVariable(name string) bool {
+	_, ok := c.vars[name]
+	return ok
+}
+
+// traced builds a program of an expression that tracks the value of every node
+// by its id in x.checked. It tracks no cost and has no cost limit: it is for
+// explanations of what a deciding program has already done within its limits.
+// The policy must have been loaded with Config.KeepSource.
+func (c *compiled) traced(x *expression) (cel.Program, error) {
+	tree := ast.Copy(x.checked.NativeRep())
+	declared := map[string]bool{}
+	for _, name := range x.reads {
+		declared[name] = true
+	}
+	sortRanges(tree, func(name string) bool { return declared[name] })
+	program, err := c.env.PlanProgram(tree, cel.EvalOptions(cel.OptTrackState), cel.InterruptCheckFrequency(interruptEvery))
+	if err != nil {
+		return nil, fmt.Errorf("cannot trace: %w", err)
+	}
+	return program, nil
 }
 
 // isBroken reports whether a variable has a fault of its own, so that its

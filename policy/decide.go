@@ -77,7 +77,7 @@ type position struct {
 	binding string
 }
 
-var sections = []RuleKind{MatchCondition, Variable, Validation, Effect, LimitRule, AuditAnnotation}
+var sections = []RuleKind{SelectorRule, MatchCondition, Variable, Validation, Effect, LimitRule, AuditAnnotation}
 
 func comparePositions(a, b position) int {
 	return cmp.Or(
@@ -94,7 +94,7 @@ func (e *evaluation) judgeAll(bindings []*binding, d *Decision) []judged {
 	var out []judged
 	var spare *activation // of a binding that does not apply: it has read no variable
 	for _, b := range bindings {
-		if !e.selects(b) {
+		if !e.selects(b, d) {
 			continue
 		}
 		if spare == nil {
@@ -116,12 +116,27 @@ func (e *evaluation) judgeAll(bindings []*binding, d *Decision) []judged {
 }
 
 // selects applies the binding's selector. What a selector reads is reported
-// like the reads of an expression.
-func (e *evaluation) selects(b *binding) bool {
-	if e.in.Observer != nil || e.in.Absent != nil {
-		b.selector.reads(func(name string) { e.observed(name) })
+// like the reads of an expression, and like there an absent variable is an error
+// unless another part of the selector says no.
+func (e *evaluation) selects(b *binding, d *Decision) bool {
+	if e.in.Observer == nil && e.in.Absent == nil {
+		return b.selector.matches(e.in)
 	}
-	return b.selector.matches(e.in)
+	var unknown string
+	b.selector.reads(func(name string) {
+		if _, failed := e.observed(name); failed && unknown == "" {
+			unknown = name
+		}
+	})
+	if unknown == "" {
+		return b.selector.matches(e.in)
+	}
+	if known := b.selector.without(e.in.Absent); known.matches(e.in) {
+		a := e.bind(b)
+		at := a.position(SelectorRule, 0)
+		a.fail(d, at, b.policy.name, &evalError{kind: ErrorAbsent, text: "the selector reads " + unknown + ", which the input does not give"})
+	}
+	return false
 }
 
 // reads names the variables that a selector looks at.
@@ -138,6 +153,24 @@ func (s *selector) reads(read func(name string)) {
 	if len(s.operations) > 0 {
 		read("request.operation")
 	}
+}
+
+// without leaves out the parts that read an absent variable.
+func (s *selector) without(absent map[string]bool) selector {
+	out := *s
+	if absent["tenant.id"] {
+		out.tenants, out.exclude = nil, nil
+	}
+	if absent["tenant.labels"] {
+		out.labels = nil
+	}
+	if absent["request.model"] {
+		out.models = nil
+	}
+	if absent["request.operation"] {
+		out.operations = nil
+	}
+	return out
 }
 
 // applies evaluates the match conditions: one false, and the policy does not
@@ -177,7 +210,7 @@ func (a *activation) validate(d *Decision) {
 			continue
 		}
 		text, err := a.messageOf(v)
-		if err != nil {
+		if err != nil && !skipped(err) {
 			d.addError(at, a.errorRef(Validation, v.ref, err))
 		}
 		d.deny(at, RuleRef{Rule: v.ref, Binding: a.b.name, Mode: a.b.mode, Kind: Validation, Reason: v.reason, Message: text})
@@ -250,6 +283,9 @@ func (a *activation) observe(kind RuleKind, ref string, ok bool, err error) {
 // fail records an evaluation error: under Fail it denies, warns or would deny,
 // under Ignore the erring rule alone counts as absent.
 func (a *activation) fail(d *Decision, at position, rule string, err error) {
+	if skipped(err) {
+		return
+	}
 	ref := a.errorRef(at.section, rule, err)
 	d.addError(at, ref)
 	if !a.b.policy.ignore {

@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -382,4 +383,83 @@ spec: { policyName: p, actions: [Warn], params: { x: two } }
 			t.Errorf("%s: %q, want %q", k, d.Annotations[k], v)
 		}
 	}
+}
+
+// TestMatchConditionsReadParams: a binding's parameters decide where its policy
+// applies.
+func TestMatchConditionsReadParams(t *testing.T) {
+	text := policyText("p", "\n  params: { schema: { ops: { type: list, items: string, required: true } } }\n  matchConditions: [{ name: m, expression: request.operation in params.ops }]\n  validations: [{ name: v, expression: \"false\" }]", "Deny")
+	for ops, applies := range map[string]bool{"chat": true, "completion": false, "'completion', chat": true} {
+		d := mustLoad(t, testConfig(), strings.Replace(text, "actions:", "params: { ops: ["+ops+"] }, actions:", 1)).Decide(t.Context(), testInput())
+		if d.Allow == applies {
+			t.Errorf("params.ops [%s]: applies %t", ops, !d.Allow)
+		}
+	}
+}
+
+// TestScanBeyondItsMaxima: what a scan reports is held against the maxima of
+// its variables and the form of labels.
+func TestScanBeyondItsMaxima(t *testing.T) {
+	many := func(n, size int) []string {
+		out := make([]string, n)
+		for i := range out {
+			out[i] = fmt.Sprintf("%0*d", size, i)
+		}
+		return out
+	}
+	table := func(keys ...string) map[string]int64 {
+		out := map[string]int64{}
+		for _, k := range keys {
+			out[k] = 1
+		}
+		return out
+	}
+	f := func(name string, c Content, kind ErrorKind) {
+		t.Helper()
+		c.ScanStatus = "complete"
+		for _, variable := range []string{"content.labels == []", "content.findings == {}", "content.detectors == []", "content.scan_status != ''"} {
+			d := decide(t, "\n  validations: [{ name: v, expression: \""+variable+" || true\" }, { name: w, expression: \""+variable+" || request.stream == request.stream\" }, { name: x, expression: \""+variable+"\" }]", "Deny",
+				func(in *Input) { in.Lazy = &fakeLazy{content: c} })
+			bad := slices.ContainsFunc(d.Errors, func(r RuleRef) bool { return r.Rule == "p/x" && r.ErrorKind == kind })
+			if want := kind != ""; bad != want {
+				t.Errorf("%s, %s: errors %+v, want %q", name, variable, d.Errors, kind)
+			}
+		}
+	}
+	f("at the maxima", Content{Labels: many(63, 63), Findings: table(many(64, 63)...), Detectors: many(64, 63)}, "")
+	f("too many labels", Content{Labels: many(65, 3)}, ErrorSize)
+	f("a long label", Content{Labels: many(1, 64)}, ErrorSize)
+	f("too many findings", Content{Findings: table(many(65, 3)...)}, ErrorSize)
+	f("a long finding", Content{Findings: table(many(1, 64)...)}, ErrorSize)
+	f("too many detectors", Content{Detectors: many(65, 3)}, ErrorSize)
+	f("a long detector", Content{Detectors: many(1, 64)}, ErrorSize)
+	f("a label that is none", Content{Labels: []string{"PII"}}, ErrorLazy)
+	f("a finding that is no label", Content{Findings: table("e mail")}, ErrorLazy)
+}
+
+// TestSelectorsOfAbsentVariables: a selector that needs what the input lacks is
+// neither true nor false, unless another part of it is false.
+func TestSelectorsOfAbsentVariables(t *testing.T) {
+	f := func(selector string, absent string, errs int) {
+		t.Helper()
+		text := strings.Replace(policyText("p", "\n  validations: [{ name: v, expression: \"false\" }]", "Deny"), "actions:", "selector: { "+selector+" }, actions:", 1)
+		in := testInput()
+		in.Absent = map[string]bool{absent: true}
+		d := mustLoad(t, testConfig(), text).Decide(t.Context(), in)
+		if len(d.Errors) != errs {
+			t.Errorf("%s without %s: errors %+v", selector, absent, d.Errors)
+		}
+		if errs > 0 && (d.Allow || d.Errors[0].ErrorKind != ErrorAbsent || d.Errors[0].Kind != SelectorRule || d.Errors[0].Rule != "p" || d.Errors[0].Binding != "p-b") {
+			t.Errorf("%s: allow %t, %+v", selector, d.Allow, d.Errors[0])
+		}
+	}
+	f("tenants: [t1]", "tenant.id", 1)
+	f("excludeTenants: [t1]", "tenant.id", 1)
+	f("matchTenantLabels: { env: prod }", "tenant.labels", 1)
+	f("models: [m]", "request.model", 1)
+	f("operations: [chat]", "request.operation", 1)
+	f("tenants: [t1]", "tenant.labels", 0)
+	f("tenants: [t1], operations: [completion]", "tenant.id", 0)
+	f("tenants: [t1], operations: [chat]", "tenant.id", 1)
+	f("tenants: [t2], models: [m]", "request.model", 0)
 }

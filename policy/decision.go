@@ -118,7 +118,7 @@ type Decision struct {
 	denied, warned, would, failed []placed
 	notes                         []note
 	e                             *evaluation
-	rehearse                      []*binding // those that only audit and may match
+	rehearse                      []*binding    // those that only audit and may match
 	kept                          []reservation // parallel to Limits
 }
 

@@ -55,7 +55,9 @@ func decodeEffects(p *problems, n node, names ruleNames) []effectDoc {
 			d.isolation = v.oneOf(p, IsolationNone, IsolationTenant, IsolationPrincipal)
 		}
 		if v, ok := f["addLabels"]; ok {
-			d.labels = v.literals(p)
+			if d.labels = v.literals(p); len(d.labels) > maxLabelCount {
+				v.errorf(p, "%d labels, at most %d are allowed", len(d.labels), maxLabelCount)
+			}
 		}
 		if !hasAny(f, "qos", "route", "mutate", "cacheIsolation", "addLabels") {
 			e.errorf(p, "the effect does nothing: give it qos, route, mutate, cacheIsolation or addLabels")

@@ -53,6 +53,7 @@ func celEnv(vars []variable) (*cel.Env, error) {
 		ext.Network(ext.NetworkVersion(versionNetwork)),
 		ext.Sets(ext.SetsVersion(versionSets)),
 		ext.TwoVarComprehensions(ext.TwoVarComprehensionsVersion(versionTwoVar)),
+		sortedFunction(),
 		cel.EagerlyValidateDeclarations(true),
 		cel.DefaultUTCTimeZone(true),
 		cel.CrossTypeNumericComparisons(true),
@@ -92,6 +93,7 @@ func programOptions() []cel.ProgramOption {
 		cel.CostLimit(exprCostLimit),
 		cel.InterruptCheckFrequency(interruptEvery),
 		cel.CostTrackerOptions(interpreter.OverloadCostTracker("string_format", trackFormat)),
+		sortedCost(),
 	}
 }
 

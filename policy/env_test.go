@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/types"
 )
 
 // TestEvaluatorVersion: the digest names the version that go.mod pins.
@@ -122,12 +124,63 @@ func TestTracingTurnsCostOff(t *testing.T) {
 	if iss.Err() != nil {
 		t.Fatal(iss.Err())
 	}
-	deciding, err := env.Program(checked, append(programOptions(), cel.CostLimit(100))...)
+	f := func(name string, wantError bool, opts ...cel.ProgramOption) {
+		t.Helper()
+		program, err := env.Program(checked, append(append(programOptions(), cel.CostLimit(100)), opts...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, det, err := program.Eval(cel.NoVars())
+		if (err != nil) != wantError {
+			t.Errorf("%s: %v", name, err)
+		}
+		if cost := det.ActualCost(); wantError && (cost == nil || *cost < 100) {
+			t.Errorf("%s: no cost", name)
+		}
+	}
+	f("a deciding program", true)
+	f("a tracing program", false, cel.EvalOptions(cel.OptTrackState))
+	// A traced program of ours has no limit either, and has the value of every node.
+	cfg := testConfig()
+	cfg.KeepSource = true
+	s := mustLoad(t, cfg, policyText("p", "\n  validations: [{ name: v, expression: \"request.n + 1 == 2 && tenant.labels.transformMap(k, v, v).exists(k, k == 'env')\" }]", "Deny"))
+	x := s.policies[0].validations[0].expr
+	traced, err := s.policies[0].traced(x)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := deciding.Eval(cel.NoVars()); err == nil {
-		t.Error("the cost limit does not hold")
+	e := newEvaluation(t.Context(), s, testInput())
+	val, det, err := traced.ContextEval(t.Context(), e.bind(s.live[0]))
+	if err != nil || val != types.True {
+		t.Fatalf("%v, %v", val, err)
+	}
+	found := false
+	ast.PostOrderVisit(x.checked.NativeRep().Expr(), ast.NewExprVisitor(func(n ast.Expr) {
+		v, ok := det.State().Value(n.ID())
+		found = found || ok && n.Kind() == ast.CallKind && n.AsCall().FunctionName() == "_+_" && v.Equal(types.Int(2)) == types.True
+	}))
+	if !found {
+		t.Error("the value of request.n + 1 is not tracked")
+	}
+}
+
+// TestRangeLimit: a longer range is an evaluation error, and one whose length is
+// not written out is refused at load.
+func TestRangeLimit(t *testing.T) {
+	f := func(expr string, ok bool) {
+		t.Helper()
+		s := mustLoad(t, testConfig(), policyText("p", "\n  validations: [{ name: v, expression: \""+expr+"\" }]", "Deny"))
+		d := s.Decide(t.Context(), testInput())
+		if d.Allow != ok || !ok && (len(d.Errors) != 1 || d.Errors[0].ErrorKind != ErrorValue) {
+			t.Errorf("%s: allow %t, errors %+v", expr, d.Allow, d.Errors)
+		}
+	}
+	f("lists.range(1000).size() == 1000", true)
+	f("lists.range(1001).size() == 1001", false)
+	for _, expr := range []string{"lists.range(request.n).size() > 0", "lists.range(request.stream ? 5 : 6).size() > 0"} {
+		if _, err := load(testConfig(), policyText("p", "\n  validations: [{ name: v, expression: \""+expr+"\" }]", "Deny")); err == nil || !strings.Contains(err.Error(), "the cost has no bound below 10000") {
+			t.Errorf("%s: %v", expr, err)
+		}
 	}
 }
 

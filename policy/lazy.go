@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"math/bits"
 	"slices"
@@ -88,6 +89,7 @@ func (e *evaluation) scan() *scanned {
 // check holds a scan's outcome against the maxima and words of section 2.
 func (c *scanned) check() error {
 	tooLong := func(s string) bool { return len(s) > maxName }
+	noLabel := func(s string) bool { return !isName(s) }
 	switch {
 	case len(c.labels) > maxLabelCount || slices.ContainsFunc(c.labels, tooLong):
 		return &evalError{kind: ErrorSize, text: "content.labels is beyond its maximum"}
@@ -95,6 +97,10 @@ func (c *scanned) check() error {
 		return &evalError{kind: ErrorSize, text: "content.detectors is beyond its maximum"}
 	case len(c.content.Findings) > maxFindings:
 		return &evalError{kind: ErrorSize, text: "content.findings is beyond its maximum"}
+	case slices.ContainsFunc(slices.Collect(maps.Keys(c.content.Findings)), tooLong):
+		return &evalError{kind: ErrorSize, text: "content.findings has a label beyond its maximum"}
+	case slices.ContainsFunc(c.content.Labels, noLabel) || slices.ContainsFunc(slices.Collect(maps.Keys(c.content.Findings)), noLabel):
+		return &evalError{kind: ErrorLazy, text: "the scan reports a label that is none: labels have 1 to 63 of a-z, 0-9 and -"}
 	case !slices.Contains(scanStatuses, c.content.ScanStatus):
 		return &evalError{kind: ErrorLazy, text: "content.scan_status is none of complete, partial, timeout, unavailable"}
 	}

@@ -84,6 +84,9 @@ func (a *activation) reserve(l *limit, i int) (out Limit, applies bool, err erro
 	if out.Limit < 0 {
 		return out, false, &evalError{kind: ErrorValue, text: fmt.Sprintf("the limit is %d, below 0", out.Limit)}
 	}
+	if out.Limit == 0 {
+		return out, true, nil // refuses whatever the key and the estimate are
+	}
 	if out.Key, err = a.key(l.key); err != nil {
 		return out, false, err
 	}
@@ -243,7 +246,9 @@ func (d *Decision) Charges(u Usage) []int64 {
 		}
 		if err != nil {
 			amount = l.Estimate
-			d.addError(d.kept[i].at, d.kept[i].a.errorRef(LimitRule, l.Rule, err))
+			if !skipped(err) {
+				d.addError(d.kept[i].at, d.kept[i].a.errorRef(LimitRule, l.Rule, err))
+			}
 		}
 		out[i] = amount
 	}

@@ -254,3 +254,44 @@ func TestPriceCost(t *testing.T) {
 	f(Price{Input: 1 << 62}, Usage{InputTokens: 1 << 62}, 0, false)
 	f(Price{Input: 1 << 62}, Usage{InputTokens: 1_000_000}, 1<<62, true)
 }
+
+// TestLimitOfZeroComesFirst: a limit of 0 refuses whatever its key and its
+// estimate are, and does no lazy work for them.
+func TestLimitOfZeroComesFirst(t *testing.T) {
+	for _, rest := range []string{
+		"unit: cost, window: day, key: []", // the model has no price
+		"unit: tokens, window: 1m, key: []",
+		"unit: requests, window: 1m, key: [\"tenant.labels['x']\"]",
+		"unit: requests, window: 1m, key: [], estimate: \"1 / (request.n - 1)\"",
+		"unit: requests, window: 1m, key: [], estimate: \"-1\"",
+	} {
+		in := testInput()
+		in.Request.Model = "big"
+		lazy := &fakeLazy{err: errFake}
+		in.Lazy = lazy
+		d := mustLoad(t, testConfig(), limitText("{ name: l, limit: 0, "+rest+" }", "Deny")).Decide(t.Context(), in)
+		if d.Allow || d.Reason != NoQuota || d.Status != 403 || len(d.Errors) != 0 || lazy.tokenCalls != 0 {
+			t.Errorf("%s: %s, errors %+v, %d counts", rest, d.Reason, d.Errors, lazy.tokenCalls)
+		}
+	}
+}
+
+// TestEffectiveLabelsHaveAMaximum: what policies add together can exceed what
+// the estimates of effective.labels rest on.
+func TestEffectiveLabelsHaveAMaximum(t *testing.T) {
+	add := func(name, prefix string, n int) string {
+		labels := make([]string, n)
+		for i := range labels {
+			labels[i] = fmt.Sprint(prefix, i)
+		}
+		return policyText(name, "\n  effects: [{ name: e, addLabels: ["+strings.Join(labels, ", ")+"] }]", "Deny")
+	}
+	limited := limitText("{ name: l, unit: requests, window: 1m, limit: \"'x' in effective.labels ? 1 : 2\", key: [] }", "Deny")
+	if d := mustLoad(t, testConfig(), add("a", "a", 64)+limited).Decide(t.Context(), testInput()); !d.Allow || len(d.Limits) != 1 {
+		t.Errorf("64 labels: %+v", d.Errors)
+	}
+	d := mustLoad(t, testConfig(), add("a", "a", 64)+add("b", "b", 1)+limited).Decide(t.Context(), testInput())
+	if d.Allow || len(d.Errors) != 1 || d.Errors[0].ErrorKind != ErrorSize || d.Errors[0].Rule != "p/l" {
+		t.Errorf("65 labels: %+v", d)
+	}
+}

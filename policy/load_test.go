@@ -1,9 +1,13 @@
 package policy
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -199,5 +203,176 @@ func TestRevision(t *testing.T) {
 	cfg.Claims = map[string]string{"clearance": "string"}
 	if mustLoad(t, cfg, base).Revision() == first {
 		t.Error("another claim type leaves the revision")
+	}
+}
+
+// TestLoadSkipsHiddenFiles: a mounted ConfigMap holds its versions in hidden
+// directories beside links to the current one, and editors leave copies.
+func TestLoadSkipsHiddenFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := func(target, name string) {
+		t.Helper()
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one := policyText("one", validations, "Deny")
+	write("..2026_03_10_12_00_00.123/one.yaml", one)
+	write("..2026_03_09_12_00_00.122/one.yaml", one)
+	link("..2026_03_10_12_00_00.123", "..data")
+	link("..data/one.yaml", "one.yaml")
+	write(".git/config.yaml", "not: [yaml")
+	write("sub/.two.yaml.swp", "x")
+	write("sub/.#two.yaml", "not: [yaml")
+	write("sub/two.yaml", policyText("two", validations, "Deny"))
+	s, err := Load(testConfig(), os.DirFS(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.policies) != 2 || len(s.live) != 2 {
+		t.Errorf("%d policies, %d bindings, want 2 and 2", len(s.policies), len(s.live))
+	}
+}
+
+// TestLoadBounds: a directory that holds more than policies could need is
+// refused before it is read whole.
+func TestLoadBounds(t *testing.T) {
+	files := map[string]string{}
+	for i := range maxFiles + 1 {
+		files[fmt.Sprintf("f%d.yaml", i)] = "# nothing\n"
+	}
+	if _, err := Load(testConfig(), fsOf(files)); err == nil || err.Error() != "2049 files, at most 2048 are read: keep other YAML elsewhere" {
+		t.Errorf("got %v", err)
+	}
+	files = map[string]string{}
+	for i := range maxTotalSize/maxFileSize + 1 {
+		files[fmt.Sprintf("f%02d.yaml", i)] = strings.Repeat("#", maxFileSize)
+	}
+	if _, err := Load(testConfig(), fsOf(files)); err == nil || err.Error() != "f16.yaml: the files up to this one have more than 16777216 bytes together: remove what is no policy" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestLoadMaximaOfOnePolicy: each list of a policy has its maximum, which is
+// admitted, while one more is refused.
+func TestLoadMaximaOfOnePolicy(t *testing.T) {
+	entries := func(n int, format string) string {
+		out := make([]string, n)
+		for i := range out {
+			out[i] = fmt.Sprintf(format, i)
+		}
+		return strings.Join(out, ", ")
+	}
+	for name, c := range map[string]struct {
+		most        int
+		field, each string
+		text        string
+	}{
+		"matchConditions":  {64, "spec.matchConditions", "{ name: m%d, expression: request.stream }", "%s"},
+		"variables":        {64, "spec.variables", "{ name: x%d, expression: request.n }", "%s"},
+		"validations":      {64, "spec.validations", "{ name: v%d, expression: request.stream }", "%s"},
+		"effects":          {64, "spec.effects", "{ name: e%d, addLabels: [x] }", "%s"},
+		"limits":           {16, "spec.limits", "{ name: l%d, unit: requests, window: 1m, limit: 5, key: [] }", "%s"},
+		"auditAnnotations": {16, "spec.auditAnnotations", "{ key: k%d, valueExpression: tenant.id }", "%s"},
+		"key":              {16, "spec.limits[0].key", "\"'part%d'\"", "{ name: l, unit: requests, window: 1m, limit: 5, key: [%s] }"},
+		"addLabels":        {64, "spec.effects[0].addLabels", "l%d", "{ name: e, addLabels: [%s] }"},
+	} {
+		list := map[string]string{"key": "limits", "addLabels": "effects"}[name]
+		if list == "" {
+			list = name
+		}
+		spec := func(n int) string {
+			text := "\n  " + list + ": [" + fmt.Sprintf(c.text, entries(n, c.each)) + "]"
+			if list != "validations" {
+				text += "\n  validations: [{ name: last, expression: request.stream }]"
+			}
+			return policyText("p", text, "Deny")
+		}
+		if _, err := load(testConfig(), spec(c.most)); err != nil {
+			t.Errorf("%s: %d are refused: %v", name, c.most, err)
+		}
+		_, err := load(testConfig(), spec(c.most+1))
+		if err == nil || !strings.Contains(err.Error(), c.field+": ") || !strings.Contains(err.Error(), fmt.Sprintf("%d %s, at most %d are allowed", c.most+1, map[bool]string{true: "labels", false: "entries"}[name == "addLabels"], c.most)) {
+			t.Errorf("%s: %d give %v", name, c.most+1, err)
+		}
+	}
+}
+
+// TestAddedLabelsAreChecked: where the configuration lists labels, addLabels
+// may name those alone.
+func TestAddedLabelsAreChecked(t *testing.T) {
+	cfg := testConfig()
+	cfg.Labels = []string{"pii", "restricted"}
+	spec := "\n  effects: [{ name: e, addLabels: [pii, restrictd, %s] }]"
+	_, err := load(cfg, policyText("p", fmt.Sprintf(spec, "restricted"), "Deny"))
+	want := `p.yaml:6:41: AdmissionPolicy/p.spec.effects[0].addLabels[1]: the configuration has no label "restrictd"; did you mean "restricted"?`
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	cfg.Labels = nil
+	mustLoad(t, cfg, policyText("p", fmt.Sprintf(spec, "anything"), "Deny"))
+	if _, err := load(cfg, policyText("p", fmt.Sprintf(spec, "No-Label"), "Deny")); err == nil || !strings.Contains(err.Error(), `label "No-Label" is not allowed`) {
+		t.Errorf("got %v", err)
+	}
+	cfg.Labels = []string{}
+	if _, err := load(cfg, policyText("p", fmt.Sprintf(spec, "x"), "Deny")); err == nil || strings.Count(err.Error(), "the configuration has no label") != 3 {
+		t.Errorf("a configuration without a label: %v", err)
+	}
+}
+
+// TestFaultOfTheCompiler: a panic of the library while it compiles is a fault
+// of the expression, and the load goes on.
+func TestFaultOfTheCompiler(t *testing.T) {
+	p := &problems{}
+	c := &compiler{p: p, policy: &policyDoc{name: "p"}, vars: map[string]variable{}} // without an environment the library panics
+	x := exprDoc{scalar: scalar{text: "true", file: "f.yaml", line: 3, col: 7}, path: "spec.x", set: true}
+	if got := c.compile(x, scopeAll); got != nil {
+		t.Errorf("compiled to %+v", got)
+	}
+	if len(p.list) != 1 || p.list[0].Error() != "f.yaml:3:7: spec.x: cannot compile: the evaluator failed on this expression" {
+		t.Errorf("%+v", p.list)
+	}
+}
+
+// TestOneSetFromAdmissionToSettlement: a decision settles by the set that made
+// it, whatever has been loaded since.
+func TestOneSetFromAdmissionToSettlement(t *testing.T) {
+	text := func(charge string) string {
+		return policyText("p", "\n  limits: [{ name: l, unit: tokens, window: 1m, limit: 5000, key: [], charge: "+charge+" }]", "Deny")
+	}
+	old := mustLoad(t, testConfig(), text("usage.output_tokens"))
+	d := old.Decide(t.Context(), testInput())
+	current := mustLoad(t, testConfig(), text("\"1\""))
+	if current.Revision() == old.Revision() || d.Revision != old.Revision() {
+		t.Errorf("revision %s of %s and %s", d.Revision, old.Revision(), current.Revision())
+	}
+	if got := d.Charges(Usage{OutputTokens: 42}); got[0] != 42 {
+		t.Errorf("charged %d", got[0])
+	}
+	if got := current.Decide(t.Context(), testInput()).Charges(Usage{OutputTokens: 42}); got[0] != 1 {
+		t.Errorf("the new set charges %d", got[0])
+	}
+}
+
+// TestRevisionIsADigest: the revision can be computed from the documents, the
+// claims and the evaluator's version by anyone who knows the format.
+func TestRevisionIsADigest(t *testing.T) {
+	cfg := testConfig()
+	cfg.Claims = map[string]string{"dept": "string"}
+	s := mustLoad(t, cfg, "# a comment\n"+policyText("p", "\n  validations: [{ expression: request.n < 3, name: v }]", "Deny"))
+	canonical := `{"claims":{"dept":"string"},"documents":[` +
+		`{"apiVersion":"sluice/v1alpha1","kind":"AdmissionPolicy","metadata":{"name":"p"},"spec":{"validations":[{"expression":"request.n < 3","name":"v"}]}},` +
+		`{"apiVersion":"sluice/v1alpha1","kind":"AdmissionPolicyBinding","metadata":{"name":"p-b"},"spec":{"actions":["Deny"],"policyName":"p"}}],` +
+		`"evaluator":"github.com/google/cel-go v0.31.0"}` + "\n"
+	sum := sha256.Sum256([]byte(canonical))
+	if want := "sha256:" + hex.EncodeToString(sum[:]); s.Revision() != want {
+		t.Errorf("revision %s, want %s", s.Revision(), want)
 	}
 }

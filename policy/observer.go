@@ -29,6 +29,7 @@ type RuleKind string
 
 // The kinds of rules.
 const (
+	SelectorRule    RuleKind = "selector" // of a binding; its rule is the policy's name
 	MatchCondition  RuleKind = "matchCondition"
 	Variable        RuleKind = "variable"
 	Validation      RuleKind = "validation"

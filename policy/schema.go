@@ -232,7 +232,7 @@ func (s paramShape) decode(p *problems, n node) ref.Val {
 				out[types.String(e.key)] = v
 			}
 		}
-		return types.NewRefValMap(types.DefaultTypeAdapter, out)
+		return sortedNow(types.NewRefValMap(types.DefaultTypeAdapter, out))
 	}
 	return decodeScalar(p, n, s.elem)
 }

@@ -30,8 +30,8 @@ type Set struct {
 	serving map[string][]int
 }
 
-// Load reads every *.yaml and *.yml file under the root of fsys and compiles
-// the set. The error is a *LoadError that lists every fault; there is no
+// Load reads every *.yaml and *.yml file under the root of fsys, those aside
+// whose name or whose directory's begins with a dot, and compiles the set. The error is a *LoadError that lists every fault; there is no
 // partly loaded Set.
 func Load(cfg Config, fsys fs.FS) (*Set, error) {
 	files, err := policyFiles(fsys)
@@ -46,6 +46,15 @@ func policyFiles(fsys fs.FS) ([]string, error) {
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
+		}
+		// Kubernetes keeps the versions of a mounted ConfigMap in directories whose
+		// names begin with two dots, beside links to the current one; editors keep
+		// their locks and copies in hidden files.
+		if name != "." && strings.HasPrefix(d.Name(), ".") {
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
 		}
 		if ext := path.Ext(name); !d.IsDir() && (ext == ".yaml" || ext == ".yml") {
 			files = append(files, name)
@@ -78,8 +87,18 @@ type documents struct {
 func readDocuments(p *problems, fsys fs.FS, files []string) documents {
 	var out documents
 	seen := map[string]Error{}
+	if len(files) > maxFiles {
+		p.addAt("", 0, 0, "", fmt.Sprintf("%d files, at most %d are read: keep other YAML elsewhere", len(files), maxFiles))
+		return out
+	}
+	total := 0
 	for _, name := range slices.Sorted(slices.Values(files)) {
-		for _, doc := range readYAML(p, fsys, name) {
+		docs, size := readYAML(p, fsys, name)
+		if total += size; total > maxTotalSize {
+			p.addAt(name, 0, 0, "", fmt.Sprintf("the files up to this one have more than %d bytes together: remove what is no policy", maxTotalSize))
+			return out
+		}
+		for _, doc := range docs {
 			h, ok := decodeHeader(p, doc)
 			if !ok || h.kind == kindTest {
 				continue

@@ -65,7 +65,8 @@ type ExpectedLimit struct {
 func LoadTests(fsys fs.FS, file string) ([]*TestSuite, error) {
 	p := &problems{}
 	var out []*TestSuite
-	for _, doc := range readYAML(p, fsys, file) {
+	docs, _ := readYAML(p, fsys, file)
+	for _, doc := range docs {
 		h, ok := decodeHeader(p, doc)
 		if ok && h.kind == kindTest {
 			out = append(out, decodeSuite(p, h))

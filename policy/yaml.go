@@ -18,6 +18,8 @@ import (
 // Bounds of the YAML layer.
 const (
 	maxFileSize  = 1 << 20
+	maxTotalSize = 16 << 20 // of all files of one load
+	maxFiles     = 2048
 	maxFlowDepth = 32 // nested brackets, and dashes on one line
 )
 
@@ -36,28 +38,27 @@ type yamlDoc struct {
 	root  ast.Node
 }
 
-// readYAML reads and parses one file. Faults go to p, and the documents that
-// could be parsed are returned.
-func readYAML(p *problems, fsys fs.FS, name string) []yamlDoc {
+// readYAML reads and parses one file. Faults go to p; the documents that could
+// be parsed and the size of the file are returned.
+func readYAML(p *problems, fsys fs.FS, name string) (docs []yamlDoc, size int) {
 	raw, err := readBounded(fsys, name)
 	if err != nil {
 		p.addAt(name, 0, 0, "", fmt.Sprintf("cannot read file: %v", err))
-		return nil
+		return nil, 0
 	}
 	text := strings.ReplaceAll(string(raw), "\r\n", "\n")
 	if line := badTextLine(text); line > 0 {
 		p.addAt(name, line, 1, "", "the file is not UTF-8 text: save it as UTF-8 without control characters")
-		return nil
+		return nil, len(raw)
 	}
 	text = strings.TrimPrefix(text, "\ufeff")
 	f := &yamlFile{name: name, lines: strings.Split(text, "\n")}
-	var docs []yamlDoc
 	for _, c := range f.chunks() {
 		if root, ok := f.parse(p, c); ok && root != nil {
 			docs = append(docs, yamlDoc{file: f, shift: c.first, root: root})
 		}
 	}
-	return docs
+	return docs, len(raw)
 }
 
 func readBounded(fsys fs.FS, name string) ([]byte, error) {
