@@ -184,7 +184,7 @@ func (d *demo) writeFiles(opts demoOptions) error {
 	if _, err := rand.Read(key); err != nil {
 		return err
 	}
-	if err := os.CopyFS(filepath.Join(d.dir, "policies"), policies.FS); err != nil {
+	if err := os.CopyFS(filepath.Join(d.dir, "policies"), policies.Starter()); err != nil {
 		return err
 	}
 	tokenizer := ""

@@ -45,7 +45,7 @@ trap cleanup EXIT
 
 start_workers --enable-prompt-tokens-details --enable-scale-out
 python3 "$root/deploy/bench/engine.py" "${args[@]}" --sluice "$sluice" --model "$model" --out "$out" --logs "$work" \
-  --policies "$root/policies" --routers $routers --workloads $workloads --reps "${REPS:-3}" ${REQUESTS:+--requests "$REQUESTS"} \
+  --policies "$root/policies/starter" --routers $routers --workloads $workloads --reps "${REPS:-3}" ${REQUESTS:+--requests "$REQUESTS"} \
   --worker "http://127.0.0.1:$port1=$pid1" --worker "http://127.0.0.1:$port2=$pid2" &
 pids+=($!)
 wait $!

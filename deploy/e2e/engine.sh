@@ -74,7 +74,7 @@ drain: { delay: 0s, deadline: 20s }
 log: { level: info, format: json }
 YAML
 mkdir -p "$work/policies"
-cp "$root/policies/qos-tiers.yaml" "$work/policies/"
+cp "$root/policies/starter/qos-tiers.yaml" "$work/policies/"
 
 "$sluice" check -c "$work/sluice.yaml"
 "$sluice" serve -c "$work/sluice.yaml" 2>"$work/sluice.log" &
