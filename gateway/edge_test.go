@@ -272,6 +272,7 @@ spec:
   limits:
     - { name: rpm, unit: requests, window: 1m, limit: 2, key: [tenant.id] }
     - { name: tpm, unit: tokens, window: 1m, limit: 1000, key: [tenant.id], estimate: 100 }
+    - { name: size, unit: tokens, window: 1s, limit: 50, key: [], estimate: "request.input_tokens > 50 ? request.input_tokens : 0" }
 ---
 apiVersion: sluice/v1alpha1
 kind: AdmissionPolicyBinding

@@ -119,13 +119,14 @@ func claim(l *policy.Limit) ratelimit.Claim {
 }
 
 // setLimitHeaders shows the tightest limit of each dimension as it stands with
-// this request's own reservation.
+// this request's own reservation. A limit that reserves nothing for the request
+// is not shown: it bounds what one request may ask for, not what is left.
 func (ex *exchange) setLimitHeaders(ctx *fasthttp.RequestCtx) {
 	var shown [2]limitView
 	for _, r := range ex.reserved {
 		for i, index := range r.indices {
 			l := &ex.limits[index]
-			if l.Mode != policy.Enforced {
+			if l.Mode != policy.Enforced || l.Estimate == 0 {
 				continue
 			}
 			switch dimension(l.Unit) {

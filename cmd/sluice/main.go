@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"time"
+	_ "time/tzdata" // policies name time zones, and a container may have none
 
 	"github.com/spf13/cobra"
 

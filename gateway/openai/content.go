@@ -281,7 +281,15 @@ func (s *scanner) tools() {
 	}
 }
 
+// tool reads one declared tool. One without a name counts by the empty name, so
+// that whoever asks whether there are tools is not told that there are none.
 func (s *scanner) tool() {
+	named := len(s.req.ToolNames)
+	defer func() {
+		if len(s.req.ToolNames) == named && named < maxTools {
+			s.req.ToolNames = append(s.req.ToolNames, nil)
+		}
+	}()
 	var seen watched
 	s.enter()
 	for key, ok := s.member(); ok; key, ok = s.member() {

@@ -91,7 +91,7 @@ type Request struct {
 	HasPriority bool
 	Priority    int64
 	// ToolNames are the names of the declared tools, in order: at most 512, of
-	// at most 128 characters each.
+	// at most 128 characters each. One that has no function.name is empty here.
 	ToolNames [][]byte
 	// MessageCount is the number of messages.
 	MessageCount int

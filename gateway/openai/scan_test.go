@@ -120,7 +120,10 @@ func TestScan(t *testing.T) {
 	messages(`{"content":[{"type":"text","text":"a","image_url":"no image"}]}`, " messages=1 modalities=[text] text=1")
 	messages(`{"content":[{"t\u0079pe":"im\u0061ge_url"}]}`, " messages=1 images=1 modalities=[image]")
 	chat(`,"tools":[{"type":"function","function":{"name":"g\u0065t","parameters":{"type":"object","properties":{"type":{"type":["string","null"]}}}}},{"function":{"name":null}}]`,
-		" tool=get text=159")
+		" tool=get tool= text=159")
+	// A tool whose name is not where it is looked for is a tool all the same.
+	chat(`,"tools":[{"type":"custom","custom":{"name":"x"}}]`, " tool= text=41")
+	chat(`,"tools":[{},{"name":"x"},{"function":{}},{"function":null},{"function":{"name":""}}]`, " tool= tool= tool= tool= tool= text=76")
 	chat(`,"tools":[]`, "")
 	chat(`,"tools":null`, "")
 	chat(`,"prompt":5,"input":[5],"system":5`, "")
