@@ -1,0 +1,124 @@
+package classify
+
+// card returns the end of a payment card number that begins the run, or 0. A
+// card is 13 to 19 digits with an issuer's prefix, a length that this issuer
+// gives out, and a Luhn check digit; written in one piece, or in groups of four
+// or more of which the last may have three, or digit by digit.
+func (r *digitRun) card(t []byte) int {
+	const shortest, longest = 13, 19
+	if r.n < shortest || !r.isolated(t) {
+		return 0
+	}
+	if r.spelled() {
+		if n := r.groups; n >= shortest && n <= longest && isCard(r.digits[:n]) && endsAt(t, r.end[n-1]) {
+			return r.end[n-1]
+		}
+		return 0
+	}
+	total := 0
+	for g := range r.groups {
+		if total += r.size[g]; total > longest || r.more && g == r.groups-1 && r.n == maxRunDigits {
+			return 0
+		}
+		if total >= shortest && (g == 0 || r.size[g] >= 3 && r.uniform(1, g, bySpace|byDash|byDot)) &&
+			isCard(r.digits[:total]) && r.cardEnds(t, g) {
+			return r.end[g]
+		}
+		if r.size[g] < 4 {
+			return 0
+		}
+	}
+	return 0
+}
+
+// spelled reports that the run is single digits.
+func (r *digitRun) spelled() bool {
+	if r.more || r.groups < 2 || !r.uniform(1, r.groups-1, bySpace|byDash) {
+		return false
+	}
+	return r.n == r.groups
+}
+
+// cardEnds reports that the number does not go on after group g: not with a
+// letter, and not with another group after a dash, as identifiers do.
+func (r *digitRun) cardEnds(t []byte, g int) bool {
+	end := r.end[g]
+	if !endsAt(t, end) {
+		return false
+	}
+	dashed := g > 0 && r.before[g] == byDash
+	return !dashed || end+1 >= len(t) || t[end] != '-' || !isAlnum(t[end+1])
+}
+
+func isCard(digits []byte) bool { return issued(digits) && luhn(digits) }
+
+// luhn reports whether the last digit is the check digit of ISO/IEC 7812-1,
+// annex B. digits are values, not characters.
+func luhn(digits []byte) bool {
+	sum := 0
+	double := false
+	for i := len(digits) - 1; i >= 0; i-- {
+		d := int(digits[i])
+		if double {
+			if d *= 2; d > 9 {
+				d -= 9
+			}
+		}
+		sum += d
+		double = !double
+	}
+	return sum%10 == 0
+}
+
+// issuer is a range of six-digit prefixes and the lengths given out with it.
+type issuer struct {
+	from, to       int
+	minLen, maxLen int
+}
+
+// issuers are the ranges of ISO/IEC 7812 that card schemes publish.
+var issuers = [...]issuer{
+	{220000, 220499, 16, 19}, // Mir
+	{222100, 272099, 16, 16}, // Mastercard
+	{300000, 305999, 14, 19}, // Diners Club
+	{309500, 309599, 14, 19},
+	{340000, 349999, 15, 15}, // American Express
+	{352800, 358999, 16, 19}, // JCB
+	{360000, 369999, 14, 19}, // Diners Club
+	{370000, 379999, 15, 15}, // American Express
+	{380000, 399999, 16, 19}, // Diners Club
+	{400000, 499999, 13, 19}, // Visa: 13, 16, 19 (issued)
+	{501800, 501899, 13, 19}, // Maestro
+	{502000, 502099, 13, 19},
+	{503800, 503899, 13, 19},
+	{506000, 506999, 16, 19}, // Verve, Elo
+	{508000, 508999, 16, 16}, // RuPay
+	{510000, 559999, 16, 16}, // Mastercard
+	{589300, 589399, 13, 19}, // Maestro
+	{601100, 601199, 16, 19}, // Discover
+	{620000, 629999, 16, 19}, // UnionPay
+	{630400, 630499, 13, 19}, // Maestro
+	{644000, 659999, 16, 19}, // Discover
+	{675900, 676399, 13, 19}, // Maestro
+	{810000, 829999, 16, 19}, // UnionPay, RuPay
+}
+
+// issued reports whether an issuer gives out numbers of this prefix and length.
+func issued(digits []byte) bool {
+	prefix := 0
+	for _, d := range digits[:6] {
+		prefix = prefix*10 + int(d)
+	}
+	n := len(digits)
+	for i := range issuers {
+		is := &issuers[i]
+		if prefix < is.from {
+			return false
+		}
+		if prefix <= is.to {
+			visa := digits[0] == 4
+			return n >= is.minLen && n <= is.maxLen && (!visa || n%3 == 1)
+		}
+	}
+	return false
+}

@@ -1,0 +1,217 @@
+package classify
+
+// separator is a set of the characters between two groups of digits.
+type separator uint8
+
+const (
+	bySpace separator = 1 << iota
+	byDash
+	byDot
+	byLine
+	byParen
+	bySlash
+)
+
+// separators are the characters that a written number may contain. Soft breaks
+// aren't among them: they are nothing at all.
+var separators = [256]separator{
+	' ': bySpace, '\t': bySpace, '-': byDash, '.': byDot, '\n': byLine, '\r': byLine, '(': byParen, ')': byParen, '/': bySlash,
+}
+
+const (
+	maxRunDigits = 20 // one more than any number here has
+	maxSeparator = 3  // characters
+	shortNumber  = 7  // no number of fewer digits is anything
+)
+
+// digitRun is the groups of digits from a place on, as far as they may belong to
+// one number.
+type digitRun struct {
+	start  int
+	n      int                // digits
+	digits [maxRunDigits]byte // their values
+	groups int
+	size   [maxRunDigits]int // digits of each group
+	end    [maxRunDigits]int // offset behind each group
+	before [maxRunDigits]separator
+	// more says that the run does not end here.
+	more bool
+}
+
+// number examines the digits from t[i], of which t[i-1] is none, and returns
+// where to go on.
+func (b *builtins) number(hits []int64, t []byte, i int) int {
+	if b.on[ibanHits] && i >= 2 {
+		if end := iban(t, i); end > 0 {
+			hits[ibanHits]++
+			return end
+		}
+	}
+	j := i + 1
+	for j < len(t) && isDigit(t[j]) {
+		j++
+	}
+	if j-i < shortNumber && !goesOn(t, j) || j-i > maxRunDigits {
+		return j
+	}
+	var r digitRun
+	r.read(t, i)
+	if b.on[cardHits] {
+		if end := r.card(t); end > 0 {
+			hits[cardHits]++
+			return end
+		}
+	}
+	if b.on[ssnHits] {
+		if end := r.ssn(t); end > 0 {
+			hits[ssnHits]++
+			return end
+		}
+	}
+	if b.on[phoneHits] {
+		if end := r.phone(t); end > 0 {
+			hits[phoneHits]++
+			return end
+		}
+	}
+	return r.end[0]
+}
+
+// goesOn reports whether more digits may follow after t[:j].
+func goesOn(t []byte, j int) bool {
+	if j+1 >= len(t) {
+		return false
+	}
+	c, next := t[j], t[j+1]
+	if c != softBreak && separators[c] == 0 {
+		return false
+	}
+	return isDigit(next) || next == softBreak || separators[next] != 0
+}
+
+// read collects groups until there is no more, or more digits than a number has.
+func (r *digitRun) read(t []byte, i int) {
+	r.start = i
+	for {
+		end, full := r.group(t, i)
+		r.end[r.groups] = end
+		r.groups++
+		if full {
+			r.more = true
+			return
+		}
+		next, sep := separate(t, end)
+		if next < 0 {
+			return
+		}
+		if r.n == maxRunDigits {
+			r.more = true
+			return
+		}
+		r.before[r.groups] = sep
+		i = next
+	}
+}
+
+// group reads digits, over soft breaks between them.
+func (r *digitRun) group(t []byte, i int) (end int, full bool) {
+	for i < len(t) {
+		switch {
+		case isDigit(t[i]):
+			if r.n == maxRunDigits {
+				full = true
+			} else {
+				r.digits[r.n] = t[i] - '0'
+				r.n++
+				r.size[r.groups]++
+			}
+			i++
+			end = i
+		case t[i] == softBreak:
+			i++
+		default:
+			return end, full
+		}
+	}
+	return end, full
+}
+
+// separate reads what is between two groups of digits. next is where the second
+// begins, or -1 if there is none.
+func separate(t []byte, i int) (next int, sep separator) {
+	const softBreaks = 8
+	for n, soft := 0, 0; i < len(t); i++ {
+		c := t[i]
+		switch {
+		case isDigit(c):
+			return i, sep
+		case c == softBreak && soft < softBreaks:
+			soft++
+		case separators[c] != 0 && n < maxSeparator:
+			n++
+			sep |= separators[c]
+		default:
+			return -1, 0
+		}
+	}
+	return -1, 0
+}
+
+// uniform reports whether all separators of the groups from first to last are one
+// and the same of the allowed ones. A line break counts as a space.
+func (r *digitRun) uniform(first, last int, allowed separator) bool {
+	want := separator(0)
+	for g := first; g <= last; g++ {
+		sep := r.before[g]
+		if sep&byLine != 0 {
+			sep = sep&^byLine | bySpace
+		}
+		if want == 0 {
+			want = sep
+		}
+		if sep != want {
+			return false
+		}
+	}
+	return want&^allowed == 0 && want&(want-1) == 0
+}
+
+// sizes reports whether the groups have these sizes, one digit of want each.
+func (r *digitRun) sizes(from int, want string) bool {
+	if r.groups < from+len(want) {
+		return false
+	}
+	for i := range len(want) {
+		if r.size[from+i] != int(want[i]-'0') {
+			return false
+		}
+	}
+	return true
+}
+
+// isolated reports that nothing is written up against the start of the run that
+// makes it part of something longer: a word, or a number with a decimal point or
+// a dash.
+func (r *digitRun) isolated(t []byte) bool {
+	if r.start == 0 {
+		return true
+	}
+	switch c := t[r.start-1]; c {
+	case '+':
+		return false
+	case '.', '-':
+		return r.start < 2 || !isDigit(t[r.start-2])
+	default:
+		return !isLetter(c)
+	}
+}
+
+// endsAt reports that no letter or digit follows t[:end].
+func endsAt(t []byte, end int) bool { return end >= len(t) || !isAlnum(t[end]) }
+
+// previous returns the index of the byte before i, over soft breaks, or -1.
+func previous(t []byte, i int) int {
+	for i--; i >= 0 && t[i] == softBreak; i-- {
+	}
+	return i
+}

@@ -1,0 +1,170 @@
+package classify
+
+import "bytes"
+
+// secretShape is what a provider's secrets look like: the characters before the
+// anchor, those behind it, and how many.
+type secretShape struct {
+	before, behind string // around the anchor, which is the byte between them
+	chars          *alphabet
+	least, most    int  // characters after the prefix; most 0 is no bound
+	mixed          bool // has digits, capital and small letters
+}
+
+// secretTable lists the shapes by anchor: a byte of the prefix that is rare in
+// text, so that few places need a closer look. Left out are kinds that nothing
+// tells from a hash.
+var secretTable = []struct {
+	anchor byte
+	secretShape
+}{
+	// Amazon Web Services: access key ids, and a secret key behind its name.
+	{'A', secretShape{"", "KIA", base32Bytes, 16, 16, false}},
+	{'A', secretShape{"", "SIA", base32Bytes, 16, 16, false}},
+	{'A', secretShape{"", "BIA", base32Bytes, 16, 16, false}},
+	{'A', secretShape{"", "CCA", base32Bytes, 16, 16, false}},
+	// Google: API keys, OAuth client secrets.
+	{'A', secretShape{"", "Iza", wordBytes, 35, 35, false}},
+	{'-', secretShape{"GOCSPX", "", wordBytes, 28, 28, false}},
+	// GitHub.
+	{'_', secretShape{"ghp", "", alnumBytes, 36, 255, false}},
+	{'_', secretShape{"gho", "", alnumBytes, 36, 255, false}},
+	{'_', secretShape{"ghu", "", alnumBytes, 36, 255, false}},
+	{'_', secretShape{"ghs", "", alnumBytes, 36, 255, false}},
+	{'_', secretShape{"ghr", "", alnumBytes, 36, 255, false}},
+	{'_', secretShape{"github", "pat_", wordBytes, 82, 82, false}},
+	// GitLab.
+	{'-', secretShape{"glpat", "", wordDotBytes, 20, 255, false}},
+	{'-', secretShape{"gldt", "", wordBytes, 20, 64, false}},
+	{'-', secretShape{"glrt", "", wordDotBytes, 20, 255, false}},
+	{'-', secretShape{"glptt", "", hexBytes, 40, 40, false}},
+	// Slack.
+	{'-', secretShape{"xoxb", "", wordBytes, 24, 255, false}},
+	{'-', secretShape{"xoxp", "", wordBytes, 24, 255, false}},
+	{'-', secretShape{"xoxa", "", wordBytes, 24, 255, false}},
+	{'-', secretShape{"xoxr", "", wordBytes, 24, 255, false}},
+	{'-', secretShape{"xoxs", "", wordBytes, 24, 255, false}},
+	{'-', secretShape{"xapp", "", wordBytes, 40, 255, false}},
+	// Stripe.
+	{'_', secretShape{"sk", "live_", alnumBytes, 24, 255, false}},
+	{'_', secretShape{"rk", "live_", alnumBytes, 24, 255, false}},
+	{'_', secretShape{"sk", "test_", alnumBytes, 24, 255, false}},
+	{'_', secretShape{"rk", "test_", alnumBytes, 24, 255, false}},
+	{'_', secretShape{"whsec", "", base64Byte, 32, 255, false}},
+	// Model providers.
+	{'-', secretShape{"sk", "", wordBytes, 32, 255, true}},
+	{'_', secretShape{"hf", "", alnumBytes, 34, 40, true}},
+	{'_', secretShape{"gsk", "", alnumBytes, 52, 52, true}},
+	// Package registries.
+	{'_', secretShape{"npm", "", alnumBytes, 36, 36, false}},
+	{'-', secretShape{"pypi", "AgEI", wordBytes, 70, 0, false}},
+	// Hosting and other services.
+	{'_', secretShape{"dop", "v1_", hexBytes, 64, 64, false}},
+	{'_', secretShape{"doo", "v1_", hexBytes, 64, 64, false}},
+	{'_', secretShape{"dor", "v1_", hexBytes, 64, 64, false}},
+	{'_', secretShape{"shpat", "", hexBytes, 32, 32, false}},
+	{'_', secretShape{"shpca", "", hexBytes, 32, 32, false}},
+	{'_', secretShape{"shppa", "", hexBytes, 32, 32, false}},
+	{'_', secretShape{"shpss", "", hexBytes, 32, 32, false}},
+	{'_', secretShape{"glsa", "", wordBytes, 41, 41, false}},
+	{'_', secretShape{"lin", "api_", alnumBytes, 40, 40, false}},
+	{'-', secretShape{"NRAK", "", alnumBytes, 27, 27, false}},
+	{'-', secretShape{"AGE", "SECRET-KEY-1", base32UpperBytes, 58, 58, false}},
+	{'.', secretShape{"SG", "", wordDotBytes, 66, 66, false}},
+	{'.', secretShape{"hvs", "", wordBytes, 24, 255, false}},
+	{'=', secretShape{"AccountKey", "", alnumSlash, 88, 88, false}},
+	{'/', secretShape{"hooks.slack.com", "services/T", slackHookBytes, 36, 64, false}},
+}
+
+var (
+	wordDotBytes     = newAlphabet(digitChars + lowerChars + upperChars + "_-.")
+	base32UpperBytes = newAlphabet(digitChars + upperChars)
+	slackHookBytes   = newAlphabet(digitChars + lowerChars + upperChars + "/")
+)
+
+// secretShapes is secretTable by anchor.
+var secretShapes = func() (by [256][]secretShape) {
+	for _, s := range secretTable {
+		by[s.anchor] = append(by[s.anchor], s.secretShape)
+	}
+	return by
+}()
+
+// secret returns the end of the secret whose anchor is t[i], or 0.
+func secret(t []byte, i int) int {
+	shapes := secretShapes[t[i]]
+	for k := range shapes {
+		if end := shapes[k].match(t, i); end > 0 {
+			return end
+		}
+	}
+	if t[i] == '_' {
+		return awsSecretKey(t, i)
+	}
+	return 0
+}
+
+func (s *secretShape) match(t []byte, anchor int) int {
+	start, from := anchor-len(s.before), anchor+1+len(s.behind)
+	if start < 0 || from > len(t) || string(t[start:anchor]) != s.before || string(t[anchor+1:from]) != s.behind {
+		return 0
+	}
+	if start > 0 && isAlnum(t[start-1]) {
+		return 0
+	}
+	end := s.chars.span(t, from)
+	// A full stop or dash at the end belongs to the sentence.
+	for end > from && (t[end-1] == '.' || t[end-1] == '-') {
+		end--
+	}
+	n := end - from
+	if n < s.least || s.most > 0 && n > s.most || end < len(t) && isAlnum(t[end]) || !random(t[from:end], s.mixed) {
+		return 0
+	}
+	return end
+}
+
+// random reports whether text is likely to come from a generator of keys: enough
+// different characters for its length, and a digit unless there are few
+// characters; mixed asks for digits and letters of both cases. It sorts out
+// placeholders such as xxxxxxxx and names in words.
+func random(t []byte, mixed bool) bool {
+	const least = 8
+	if distinct(t) < least {
+		return false
+	}
+	digits, capitals, small := 0, 0, 0
+	for _, c := range t {
+		switch {
+		case isDigit(c):
+			digits++
+		case c-'A' <= 25:
+			capitals++
+		case isLetter(c):
+			small++
+		}
+	}
+	if mixed {
+		return digits > 1 && capitals > 1 && small > 1
+	}
+	return digits > 0 || capitals > 0 && small > 0 || len(t) <= 16
+}
+
+// awsSecretKey finds an AWS secret access key behind its name. By itself it is
+// forty characters of base64, which nothing tells from other data. t[i] is the
+// last underscore of the name.
+func awsSecretKey(t []byte, i int) int {
+	const name, size = "secret_access", 40
+	if i < len(name) || !bytes.EqualFold(t[i-len(name):i], []byte(name)) || len(t) < i+4 || !bytes.EqualFold(t[i+1:i+4], []byte("key")) {
+		return 0
+	}
+	from := i + 4
+	for from < len(t) && from < i+12 && bytes.IndexByte([]byte(`"'=: `), t[from]) >= 0 {
+		from++
+	}
+	end := alnumSlash.span(t, from)
+	if end-from != size || !random(t[from:end], true) {
+		return 0
+	}
+	return end
+}
