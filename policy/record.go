@@ -12,7 +12,8 @@ type RecordOptions struct {
 	// Time at which the verdict stood.
 	Time time.Time
 	// Hash replaces request.user, request.session_id and request.source_ip by
-	// keyed hashes. Nil leaves them out.
+	// keyed hashes that begin with "hmac:". Nil leaves nothing but that word, so
+	// that a reader can tell a value that was withheld from none.
 	Hash func(value string) string
 }
 
@@ -43,6 +44,12 @@ type Record struct {
 	Cost        RecordCost        `json:"cost"`
 	Lazy        RecordLazy        `json:"lazy"`
 	DurationUS  int64             `json:"duration_us"`
+
+	// Of a record that was read: the variables that it names, or nil for one that
+	// was made here and names all; and the paths inside input that were masked or
+	// erased, with dots.
+	given  map[string]bool
+	hidden []string
 }
 
 // RecordRule names a rule as one binding applied it. Kind is given for errors.
@@ -184,7 +191,7 @@ func (d *Decision) Record(in *Input, o RecordOptions) *Record {
 
 func (d *Decision) recordInput(in *Input, hash func(string) string) RecordInput {
 	if hash == nil {
-		hash = func(string) string { return "" }
+		hash = func(string) string { return hashedPrefix }
 	}
 	hashed := func(s *string) string {
 		if s == nil || *s == "" {
@@ -218,9 +225,7 @@ func (d *Decision) recordInput(in *Input, hash func(string) string) RecordInput 
 // recordLazy adds what was resolved, and the claims that are declared.
 func (d *Decision) recordLazy(in *Input, out *RecordInput) {
 	for name := range d.e.set.cfg.Claims {
-		if v, ok := in.Principal.Claims[name]; ok {
-			out.Principal.Claims[name] = v
-		}
+		out.Principal.Claims[name] = in.Principal.Claims[name] // null: declared, and not in the credential
 	}
 	if t := &d.e.tokens; t.done && t.err == nil {
 		out.Request.InputTokens, out.Request.InputTokensExact = &t.n, &t.exact

@@ -30,7 +30,7 @@ type Config struct {
 	Refuse bool
 	// HashKey keys the hashes of request.user, request.session_id and
 	// request.source_ip: 32 bytes or more, the same on every replica. Without it
-	// they are left out.
+	// the records say only that they were given.
 	HashKey []byte
 	// Plain names those of user, session_id and source_ip that are written as
 	// they are.
