@@ -178,6 +178,9 @@ func (ex *exchange) scan(*fasthttp.RequestCtx) *rejection {
 
 // decide puts the request to the policies.
 func (ex *exchange) decide(ctx *fasthttp.RequestCtx) *rejection {
+	if rej := ex.mayDecide(); rej != nil {
+		return rej
+	}
 	labels, rej := ex.declaredLabels(&ctx.Request.Header)
 	if rej != nil {
 		return rej
@@ -191,8 +194,10 @@ func (ex *exchange) decide(ctx *fasthttp.RequestCtx) *rejection {
 		}
 		return rej
 	}
+	ex.decisionID = newDecisionID(ex.start)
 	ex.decision = ex.st.Policies.Decide(ex.ctx, &ex.input)
 	if !ex.decision.Allow {
+		ex.verdictStands()
 		return ex.denied()
 	}
 	return nil
@@ -259,15 +264,21 @@ func (ex *exchange) inputTokens() int {
 // vocabulary, on average.
 const bytesInToken = 16
 
-// tokenise finds the prompts' token ids, once. A text that is far too long for
-// the model is not worth it: it can take minutes and gigabytes, while requests
-// of other tenants wait for their turn.
+// worthTokenising reports whether a body is to be tokenised. A text that is far too
+// long for the model is not worth it: it can take minutes and gigabytes, while
+// requests of other tenants wait for their turn.
+func worthTokenising(m *Model, req *openai.Request) bool {
+	return m.ContextLength <= 0 || req.TextBytes/bytesInToken <= m.ContextLength
+}
+
+// tokenise finds the prompts' token ids in this process, once, and once more if
+// the first attempt had too little time.
 func (ex *exchange) tokenise(ctx context.Context) {
-	if ex.tokensTried {
+	if ex.tokensTried && !ex.tokens.Late {
 		return
 	}
 	ex.tokensTried = true
-	if limit := ex.model.ContextLength; limit > 0 && ex.req.TextBytes/bytesInToken > limit {
+	if !worthTokenising(ex.model, ex.req) {
 		return
 	}
 	ex.tokens = ex.g.parts.Tokenizer.Local(ctx, ex.tokens.IDs[:0], ex.model, ex.req, ex.body)
@@ -296,6 +307,8 @@ func (l *lazyInput) InputTokens(ctx context.Context) (int64, bool, error) {
 	if ex.req == nil {
 		return 0, true, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, ex.g.cfg.TokenBudget)
+	defer cancel()
 	ex.tokenise(ctx)
 	return int64(ex.inputTokens()), ex.tokens.Exact, nil
 }
@@ -306,13 +319,18 @@ func (l *lazyInput) Content(ctx context.Context) (policy.Content, error) {
 	if ex.req == nil {
 		return policy.Content{ScanStatus: "complete"}, nil
 	}
-	if ex.st.Classifier == nil {
-		return policy.Content{ScanStatus: "unavailable"}, nil
+	return ex.st.classify(ctx, ex.g.parts.Tokenizer, ex.route, ex.model, ex.body), nil
+}
+
+// classify scans a body as the client sent it.
+func (st *State) classify(ctx context.Context, t Tokenizer, r *route, m *Model, body []byte) policy.Content {
+	if st.Classifier == nil {
+		return policy.Content{ScanStatus: "unavailable"}
 	}
-	return ex.st.Classifier.Classify(ctx, &ClassifyRequest{
-		Operation: ex.route.operation, Body: ex.body,
-		Decode: func(ids []uint32) (string, bool) { return ex.g.parts.Tokenizer.Decode(ex.model, ids) },
-	}), nil
+	return st.Classifier.Classify(ctx, &ClassifyRequest{
+		Operation: r.operation, Body: body,
+		Decode: func(ids []uint32) (string, bool) { return t.Decode(m, ids) },
+	})
 }
 
 // denied turns a decision's denial into an answer.

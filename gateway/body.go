@@ -59,15 +59,27 @@ func (ex *exchange) readBody(ctx *fasthttp.RequestCtx) *rejection {
 	return rej
 }
 
-// releaseBody gives the body's memory back; nothing may refer to it any more.
+// releaseBody gives the memory of the body, and of what the scan has found in it,
+// back, unless its rehearsal still needs them; the request must not refer to it any
+// more.
 func (ex *exchange) releaseBody() {
-	if ex.received == nil {
-		return
+	switch {
+	case ex.held != nil:
+		ex.held.drop()
+	default:
+		giveBody(ex.received)
+		if ex.req != nil {
+			releaseRequest(ex.req)
+		}
 	}
-	if cap(*ex.received) <= keptBody {
-		bodyPool.Put(ex.received)
+	ex.received, ex.body, ex.req, ex.held = nil, nil, nil, nil
+}
+
+// giveBody gives a body's buffer to other requests; nil is none.
+func giveBody(b *[]byte) {
+	if b != nil && cap(*b) <= keptBody {
+		bodyPool.Put(b)
 	}
-	ex.received, ex.body = nil, nil
 }
 
 // clientGone reports whether a request could not be read because its client

@@ -108,6 +108,9 @@ type conn struct {
 	// that the reset which unread bytes cause doesn't destroy the answer.
 	linger atomic.Bool
 
+	// onWrite is called once, after the next write or at the end.
+	onWrite atomic.Pointer[func()]
+
 	// mu protects gone and onGone.
 	mu     sync.Mutex
 	gone   bool
@@ -177,8 +180,27 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// afterWrite has fn called once the next write has returned, or the connection is
+// closed. fn must not block. Another one that still waits is called at once.
+func (c *conn) afterWrite(fn func()) {
+	if old := c.onWrite.Swap(&fn); old != nil {
+		(*old)()
+	}
+}
+
+// wrote calls what waits for a write.
+func (c *conn) wrote() {
+	if c.onWrite.Load() == nil {
+		return
+	}
+	if fn := c.onWrite.Swap(nil); fn != nil {
+		(*fn)()
+	}
+}
+
 // Write implements net.Conn with a fresh deadline for every call.
 func (c *conn) Write(p []byte) (int, error) {
+	defer c.wrote()
 	if err := c.tcp.SetWriteDeadline(time.Now().Add(c.writeTimeout)); err != nil {
 		return 0, err
 	}
@@ -197,6 +219,7 @@ func (c *conn) mute() {
 // Close implements net.Conn; only the first call does anything.
 func (c *conn) Close() error {
 	c.closeOnce.Do(func() {
+		c.wrote()
 		c.watch.remove(c)
 		c.open.remove(c)
 		if c.linger.Load() {

@@ -301,9 +301,9 @@ func TestShadowLimits(t *testing.T) {
 				if resp.StatusCode != 200 || resp.Header.Get("x-ratelimit-limit-requests") != "" {
 					t.Fatalf("got %d %v %s", resp.StatusCode, resp.Header, text)
 				}
-				eventually(t, "the request to be measured", func() bool { return r.meter.count() == i+1 })
+				eventually(t, "the rehearsal to be measured", func() bool { return len(r.meter.rehearsals()) == i+1 })
 				var would []string
-				for _, ref := range r.meter.last().Decision.WouldDeny {
+				for _, ref := range r.meter.rehearsals()[i].WouldDeny {
 					would = append(would, ref.Rule)
 				}
 				if want := map[bool][]string{true: {"p/rpm"}}[i == 2]; !slices.Equal(would, want) {

@@ -58,11 +58,17 @@ type exchange struct {
 	decision        *policy.Decision
 	limits          []policy.Limit
 	unreserve       func() // takes the reserved tokens off the gauge; nil if there are none
-	shadowed        bool   // the bindings that only audit were judged
+	decisionID      string
+	stands          bool       // nothing turns the verdict any more
+	logged          bool       // the decision's record is kept
+	rehearsal       *rehearsal // of the bindings that only audit; nil if none can match
 	reserved        []reservedLimit
+	owed            []int // limits that are charged later, since they could not be reserved
 	refused         []int
 	refusedViews    []refusedView
-	body            []byte // what goes to the worker
+	body            []byte    // as it came, in the memory of received
+	held            *heldBody // what body is in, if it is shared
+	sent            []byte    // what goes to the worker
 	tokens          Tokens
 	tokensTried     bool
 	salt            string
@@ -165,6 +171,7 @@ func (ex *exchange) reject(ctx *fasthttp.RequestCtx, rej *rejection) {
 			charge: ex.partialCharge(),
 		})
 	}
+	ex.setDecisionHeader(&ctx.Response.Header)
 	ex.setSluiceHeaders(ctx)
 	if ex.announced != 0 && !ex.bodyRead {
 		rej.closeConn = true
@@ -185,6 +192,7 @@ func (ex *exchange) leave() {
 func (ex *exchange) answer(ctx *fasthttp.RequestCtx, body []byte) {
 	ex.finish(ending{outcome: tenancy.OutcomeCompleted, status: fasthttp.StatusOK, charge: charge{settle: true}})
 	ex.setLimitHeaders(ctx)
+	ex.setDecisionHeader(&ctx.Response.Header)
 	ex.setSluiceHeaders(ctx)
 	ctx.Response.Header.SetContentType("application/json")
 	ctx.Response.SetBody(body)

@@ -132,7 +132,7 @@ func (ex *exchange) prepare(ctx *fasthttp.RequestCtx) {
 	case ex.req.CacheSalt != nil:
 		m.RemoveCacheSalt = true
 	}
-	ex.body = ex.req.AppendRewrite(make([]byte, 0, len(ex.body)+192), ex.body, m)
+	ex.sent = ex.req.AppendRewrite(make([]byte, 0, len(ex.body)+192), ex.body, m)
 }
 
 var scratchPool = sync.Pool{New: func() any { return new([]byte) }}
@@ -187,7 +187,7 @@ func (ex *exchange) exchangeHeaders(w scoring.WorkerInfo) (status int, err error
 		path: ex.route.template, host: base.Host, authorization: ex.st.Pools[w.Pool].APIKey,
 		requestID:   ex.id + "-" + itoa(int64(len(ex.attempts))),
 		traceparent: ex.traceparent, tracestate: ex.tracestate,
-		stream: ex.req.Stream, body: ex.body, writeTimeout: ex.g.cfg.ClientWrite,
+		stream: ex.req.Stream, body: ex.sent, writeTimeout: ex.g.cfg.ClientWrite,
 		firstByteIn: ex.g.cfg.FirstByteUnary,
 	}
 	if r.stream {
@@ -340,6 +340,7 @@ func isEventStream(ct []byte) bool {
 // respond answers with what forward has obtained.
 func (ex *exchange) respond(ctx *fasthttp.RequestCtx) {
 	ex.setLimitHeaders(ctx)
+	ex.setDecisionHeader(&ctx.Response.Header)
 	ex.setSluiceHeaders(ctx)
 	if ex.relay != nil {
 		ctx.Response.Header.SetContentType("text/event-stream; charset=utf-8")

@@ -37,6 +37,9 @@ type Config struct {
 	// KeepAliveComment is the time without an event after which a dispatched
 	// stream gets a comment, and between comments. Zero turns them off.
 	KeepAliveComment time.Duration
+	// TokenBudget is how long policies may have the prompt's tokens counted for
+	// them; what takes longer is estimated.
+	TokenBudget time.Duration
 	// Retries is how many further workers may be tried before a first byte.
 	Retries int
 	// TrustedProxies are the networks whose X-Forwarded-For is believed.
@@ -45,7 +48,8 @@ type Config struct {
 	WorkerTLS *tls.Config
 }
 
-// DefaultConfig returns the HTTP contract's defaults (its sections 2.1 and 7).
+// DefaultConfig returns the HTTP contract's defaults (its sections 2.1 and 7) and
+// the policy format's (its section 2).
 func DefaultConfig() Config {
 	return Config{
 		BodyBytes: 32 << 20, HeaderBytes: 64 << 10,
@@ -53,7 +57,7 @@ func DefaultConfig() Config {
 		ClientWrite: 30 * time.Second,
 		Connect:     2 * time.Second, FirstByteStream: 120 * time.Second, FirstByteUnary: 600 * time.Second,
 		StreamIdle: 60 * time.Second, ResponseBytes: 64 << 20, EventBytes: 16 << 20,
-		KeepAliveComment: 15 * time.Second, Retries: 2,
+		KeepAliveComment: 15 * time.Second, TokenBudget: 50 * time.Millisecond, Retries: 2,
 	}
 }
 
@@ -121,6 +125,8 @@ type Gateway struct {
 	server *fasthttp.Server
 	log    *slog.Logger
 
+	rehearsals rehearsals
+
 	draining atomic.Bool
 	stopping atomic.Bool
 	conns    connSet
@@ -148,6 +154,7 @@ func New(cfg Config, parts Parts, st *State) (*Gateway, error) {
 	g.live.init()
 	g.conns.init()
 	g.state.Store(st)
+	g.rehearsals.start(g)
 	g.server = &fasthttp.Server{
 		Handler:                      g.Handle,
 		ErrorHandler:                 g.handleReadError,
@@ -221,9 +228,10 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	return <-done
 }
 
-// Close releases the watcher and the kept worker connections. Shutdown comes
-// first.
+// Close releases the watcher and the kept worker connections, and ends the
+// rehearsals that are left. Shutdown comes first.
 func (g *Gateway) Close() error {
+	g.rehearsals.stop()
 	g.ups.Close()
 	return g.watch.Close()
 }

@@ -194,6 +194,10 @@ func (r *rig) row() *tenancy.Row {
 func (r *rig) idle() {
 	r.t.Helper()
 	eventually(r.t, "no request in flight", func() bool { return r.g.InFlight() == 0 })
+	eventually(r.t, "no rehearsal under way", func() bool { return r.g.rehearsals.open.Load() == 0 })
+	if n := r.g.rehearsals.bytes.Load(); n != 0 {
+		r.t.Errorf("%d bytes of bodies are left held for rehearsals", n)
+	}
 	for _, w := range r.fleet.Snapshot(time.Now()) {
 		if w.InFlight != 0 || w.Ahead != 0 {
 			r.t.Errorf("worker %s is left with %d requests and %d tokens ahead", w.Worker.Name, w.InFlight, w.Ahead)
@@ -266,8 +270,7 @@ func (d *fakeDecider) Decide(ctx context.Context, in *policy.Input) *policy.Deci
 	return f(ctx, in)
 }
 
-func (d *fakeDecider) Shadow(context.Context, *policy.Input, *policy.Decision) {}
-func (d *fakeDecider) Revision() string                                        { return "sha256:test" }
+func (d *fakeDecider) Revision() string { return "sha256:test" }
 
 // fakeTokenizer has no tokens unless told otherwise.
 type fakeTokenizer struct {
@@ -336,6 +339,24 @@ type memoryMeter struct {
 	auth      []string
 	reserved  atomic.Int64
 	framing   []string
+	ignored   atomic.Int64 // labels of callers that are not trusted
+	skipped   atomic.Int64 // rehearsals
+	rehearsed []policy.RehearsalOutcome
+}
+
+func (m *memoryMeter) LabelIgnored()     { m.ignored.Add(1) }
+func (m *memoryMeter) RehearsalSkipped() { m.skipped.Add(1) }
+
+func (m *memoryMeter) Rehearsed(_ string, o policy.RehearsalOutcome) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.rehearsed = append(m.rehearsed, o)
+}
+
+func (m *memoryMeter) rehearsals() []policy.RehearsalOutcome {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.rehearsed)
 }
 
 func (m *memoryMeter) Observe(s *Summary) {

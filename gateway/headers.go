@@ -146,37 +146,3 @@ func (st *State) policyHeaders(h *fasthttp.RequestHeader) map[string]string {
 	}
 	return out
 }
-
-// labelHeader is where a trusted caller declares the labels of its content.
-const labelHeader = "X-Sluice-Content-Labels"
-
-// declaredLabels are those known without a scan: the tenant's own and, from
-// listed principals only, the header's.
-func (ex *exchange) declaredLabels(h *fasthttp.RequestHeader) ([]string, *rejection) {
-	labels := slices.Clone(ex.principal.Tenant.ContentLabels)
-	if slices.Contains(ex.st.LabelPrincipals, ex.principal.ID) {
-		for _, v := range h.PeekAll(labelHeader) {
-			for part := range strings.SplitSeq(string(v), ",") {
-				part = strings.TrimSpace(part)
-				if !validLabel(part) {
-					return nil, invalid("invalid_request", "", "header x-sluice-content-labels: a label must be 1 to 63 characters of a-z, 0-9 and inner dashes")
-				}
-				labels = append(labels, part)
-			}
-		}
-	}
-	slices.Sort(labels)
-	return slices.Compact(labels), nil
-}
-
-func validLabel(s string) bool {
-	if len(s) == 0 || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
-		return false
-	}
-	for i := range len(s) {
-		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
-			return false
-		}
-	}
-	return true
-}

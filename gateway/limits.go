@@ -1,7 +1,7 @@
 package gateway
 
 import (
-	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,6 +31,7 @@ func (ex *exchange) reserve(ctx *fasthttp.RequestCtx) *rejection {
 	if len(enforced) > 0 {
 		failed = append(failed, ex.take(now, enforced, indices)...)
 	}
+	defer ex.verdictStands()
 	if len(failed) == 0 {
 		ex.countReserved()
 		return nil
@@ -69,39 +70,48 @@ func (ex *exchange) uncountReserved() {
 	}
 }
 
-// shadow judges the bindings that only audit, once, and reserves each of their
-// limits by itself: what they would refuse is counted and logged, and touches
-// nothing that the client sees. A stream comes here when its first events are
-// on their way, every other answer when it is settled.
-func (ex *exchange) shadow() {
-	d := ex.decision
-	if d == nil || ex.shadowed {
-		return
+// take reserves claims together and remembers the lease, or says which failed. A
+// limit whose counter can't be reached, and whose policy says Allow, is left out
+// and charged when the request is settled. Local would be a bucket of this replica:
+// with counters in its own memory that is the very counter that failed, so it
+// refuses, as Deny does.
+func (ex *exchange) take(now time.Time, claims []ratelimit.Claim, indices []int) []policy.LimitFailure {
+	for len(claims) > 0 {
+		lease, failures := ex.g.parts.Limiter.Reserve(now, claims)
+		if len(failures) == 0 {
+			ex.reserved = append(ex.reserved, reservedLimit{lease, indices})
+			return nil
+		}
+		rest, restIndices := ex.without(failures, claims, indices)
+		if len(rest) == len(claims) {
+			return ex.refusals(failures, indices)
+		}
+		claims, indices = rest, restIndices
 	}
-	ex.shadowed = true
-	live := len(d.Limits)
-	ex.st.Policies.Shadow(context.Background(), &ex.input, d)
-	if len(d.Limits) == live {
-		return
-	}
-	ex.limits = d.Limits
-	now := time.Now()
-	var failed []policy.LimitFailure
-	for i := live; i < len(ex.limits); i++ {
-		failed = append(failed, ex.take(now, []ratelimit.Claim{claim(&ex.limits[i])}, []int{i})...)
-	}
-	if len(failed) > 0 {
-		d.RefuseLimits(failed)
-	}
+	return nil
 }
 
-// take reserves claims together and remembers the lease, or says which failed.
-func (ex *exchange) take(now time.Time, claims []ratelimit.Claim, indices []int) []policy.LimitFailure {
-	lease, failures := ex.g.parts.Limiter.Reserve(now, claims)
-	if len(failures) == 0 {
-		ex.reserved = append(ex.reserved, reservedLimit{lease, indices})
-		return nil
+// without leaves out the claims that may be charged later, and notes them.
+func (ex *exchange) without(failures []ratelimit.Failure, claims []ratelimit.Claim, indices []int) ([]ratelimit.Claim, []int) {
+	var rest []ratelimit.Claim
+	var restIndices []int
+	for i := range claims {
+		failed := slices.ContainsFunc(failures, func(f ratelimit.Failure) bool { return f.Index == i && f.Overflow })
+		if failed && ex.limits[indices[i]].OnStoreError == onStoreErrorAllow {
+			ex.owed = append(ex.owed, indices[i])
+			continue
+		}
+		rest, restIndices = append(rest, claims[i]), append(restIndices, indices[i])
 	}
+	return rest, restIndices
+}
+
+// onStoreErrorAllow is the policy's word for a limit that admits a request when
+// its counter can't be reached.
+const onStoreErrorAllow = "Allow"
+
+// refusals says which limits did not fit.
+func (ex *exchange) refusals(failures []ratelimit.Failure, indices []int) []policy.LimitFailure {
 	out := make([]policy.LimitFailure, len(failures))
 	for i, f := range failures {
 		out[i] = policy.LimitFailure{Index: indices[f.Index], Wait: f.Wait, StoreFailed: f.Overflow}

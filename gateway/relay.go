@@ -104,9 +104,6 @@ func (r *relay) read(p []byte) (int, error) {
 		if r.end != nil {
 			return 0, r.end
 		}
-		if r.off > 0 {
-			r.ex.shadow()
-		}
 		r.out, r.off = r.out[:0], 0
 		if err := r.fill(); err != nil {
 			r.fail(err)

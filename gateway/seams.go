@@ -21,13 +21,15 @@ type Identifier interface {
 // Decider judges requests. Decide never returns nil and denies on an error.
 type Decider interface {
 	Decide(ctx context.Context, in *policy.Input) *policy.Decision
-	Shadow(ctx context.Context, in *policy.Input, d *policy.Decision)
 	Revision() string
 }
 
 // Limiter reserves what a decision asks for, all or nothing.
 type Limiter interface {
 	Reserve(now time.Time, claims []ratelimit.Claim) (*ratelimit.Lease, []ratelimit.Failure)
+	// Charge takes the claim's amount whether or not it fits, for a request that
+	// was let in without a reservation. It reports false if it can't.
+	Charge(now time.Time, claim ratelimit.Claim) bool
 }
 
 // Router chooses a worker and counts the load it adds. Every reservation must
@@ -51,6 +53,8 @@ type Tokens struct {
 	Local bool
 	// AskWorker says that a worker may know what was not found here.
 	AskWorker bool
+	// Late says that the context left too little time to find them.
+	Late bool
 }
 
 // Tokenizer turns a request body into the token ids that the engine will see.
@@ -63,7 +67,8 @@ type Tokens struct {
 // Local asks nobody, and Remote and Sample reach workers of the given pools only.
 // Pools are those of the decision; with none, nobody is asked.
 type Tokenizer interface {
-	// Local finds what can be found in this process. It gives up when ctx ends.
+	// Local finds what can be found in this process. It gives up, and says Late,
+	// when ctx ends, and doesn't begin what can't be ended by ctx's deadline.
 	Local(ctx context.Context, dst []uint32, model *Model, req *openai.Request, body []byte) Tokens
 	// Remote asks a worker. It is worth calling where Local says AskWorker.
 	Remote(ctx context.Context, dst []uint32, model *Model, pools []string, req *openai.Request, body []byte) Tokens
@@ -103,6 +108,9 @@ type Decisions interface {
 	// by the sampling. It copies what it keeps: in and d may change afterwards, but
 	// for the principal's and the tenant's lists and maps, which never do.
 	Decided(id, requestID string, at time.Time, in *policy.Input, d *policy.Decision) (kept bool)
+	// Rehearsed notes what the bindings that only audit make of a request whose
+	// decision was kept.
+	Rehearsed(id string, at time.Time, o policy.RehearsalOutcome)
 	// Settled notes the end of a request whose decision was kept. outcome is
 	// completed, client_aborted, upstream_error or not_sent. charged and available
 	// are parallel to d.Limits; either may be nil.
@@ -129,6 +137,14 @@ type Meter interface {
 	Observe(s *Summary)
 	FramingRejected(reason string)
 	AuthFailed(reason string)
+	// LabelIgnored is told of labels that a caller has declared who is not trusted
+	// to.
+	LabelIgnored()
+	// Rehearsed is told what bindings that only audit make of a tenant's request,
+	// and of what their charges died of, if anything. RehearsalSkipped is told of
+	// each that was left out for want of room.
+	Rehearsed(tenant string, o policy.RehearsalOutcome)
+	RehearsalSkipped()
 	// Reserved is told of the tokens that a request has reserved; release is
 	// called once, when they are settled.
 	Reserved(tenant, model string, tokens int64) (release func())

@@ -100,6 +100,7 @@ func (ex *exchange) finish(end ending) {
 	}
 	ex.finished = true
 	defer ex.release()
+	ex.verdictStands() // of a request that ended between its decision and its reservation
 	if ex.gone.Load() && end.outcome != tenancy.OutcomeCompleted {
 		end.outcome, end.status = tenancy.OutcomeClientAborted, statusClientGone
 	}
@@ -116,8 +117,8 @@ func (ex *exchange) finish(end ending) {
 	if ex.st.Pricer != nil && ex.model != nil {
 		ex.st.Pricer.Price(row)
 	}
-	ex.shadow()
-	ex.settleLimits(now, &end.charge, row)
+	charged, available := ex.settleLimits(now, &end.charge, row)
+	ex.endRehearsal(&end.charge, usageOf(&end.charge, row), ex.settlement(now, &end, row, charged, available))
 	ex.uncountReserved()
 	ledgerErr := ex.record(row)
 	ex.discard()
@@ -134,14 +135,11 @@ func (ex *exchange) release() {
 		for _, r := range ex.reserved {
 			r.lease.Settle(time.Now(), nil) // nothing, if it has been settled
 		}
+		ex.endRehearsal(&charge{}, policy.Usage{}, nil) // likewise
 	}
 	ex.uncountReserved()
 	ex.discard()
 	ex.releaseBody()
-	if ex.req != nil {
-		releaseRequest(ex.req)
-		ex.req = nil
-	}
 }
 
 // routeOutcome is the scorer's word for an outcome.
@@ -157,36 +155,57 @@ func routeOutcome(o tenancy.Outcome) scoring.Outcome {
 	return scoring.NotSent
 }
 
-// settleLimits replaces every reservation by what was used.
-func (ex *exchange) settleLimits(now time.Time, c *charge, row *tenancy.Row) {
-	if len(ex.reserved) == 0 {
-		return
+// settleLimits replaces every reservation by what was used. It returns what each of
+// the decision's limits was charged, and what was left of it then.
+func (ex *exchange) settleLimits(now time.Time, c *charge, row *tenancy.Row) (charged, available []int64) {
+	if len(ex.reserved)+len(ex.owed) == 0 {
+		return nil, nil
 	}
-	if !c.settle {
-		for _, r := range ex.reserved {
-			r.lease.Cancel(now)
-		}
-		return
+	charged, available = make([]int64, len(ex.limits)), make([]int64, len(ex.limits))
+	var all []int64
+	if c.settle {
+		all = ex.decision.Charges(usageOf(c, row))
 	}
-	all := ex.decision.Charges(policy.Usage{
-		InputTokens: c.usage.Input, CachedInputTokens: row.CachedTokens,
-		OutputTokens: c.usage.Output, ReasoningTokens: row.ReasoningTokens,
-		Cost: row.Costs.Total(), Complete: !c.estimated,
-	})
 	for _, r := range ex.reserved {
-		amounts := make([]int64, len(r.indices))
-		for i, index := range r.indices {
-			amounts[i] = all[index]
+		if !c.settle {
+			r.lease.Cancel(now)
+		} else {
+			amounts := make([]int64, len(r.indices))
+			for i, index := range r.indices {
+				amounts[i], charged[index] = all[index], all[index]
+			}
+			r.lease.Settle(now, amounts)
 		}
-		r.lease.Settle(now, amounts)
+		for i, index := range r.indices {
+			available[index] = r.lease.Available(i)
+		}
 	}
+	if c.settle {
+		for _, index := range ex.owed {
+			charged[index] = ex.chargeOwed(now, &ex.limits[index], all[index])
+		}
+	}
+	return charged, available
+}
+
+// chargeOwed charges a limit that could not be reserved, and returns what it was
+// charged.
+func (ex *exchange) chargeOwed(now time.Time, l *policy.Limit, amount int64) int64 {
+	c := claim(l)
+	c.Amount = amount
+	if ex.g.parts.Limiter.Charge(now, c) {
+		return amount
+	}
+	ex.g.log.LogAttrs(context.Background(), slog.LevelWarn, "cannot charge a limit: its counter can't be reached",
+		slog.String("id", ex.id), slog.String("rule", l.Rule), slog.String("binding", l.Binding), slog.Int64("amount", amount))
+	return 0
 }
 
 // row is the request's ledger row, prices aside.
 func (ex *exchange) row(end *ending, now time.Time) *tenancy.Row {
 	u := &end.charge.usage
 	row := &tenancy.Row{
-		ID: ex.id, RequestID: ex.requestID, Operation: ex.route.operation, Dialect: ex.dialect.String(),
+		ID: ex.id, RequestID: ex.requestID, DecisionID: ex.decisionID, Operation: ex.route.operation, Dialect: ex.dialect.String(),
 		RequestedModel: ex.requested, Status: end.status, ErrorCode: end.code,
 		Outcome: end.outcome, Phase: ex.phase, Attempts: len(ex.attempts),
 		InputTokens: u.Input, OutputTokens: u.Output, ReasoningTokens: min(u.Reasoning, u.Output),
@@ -239,7 +258,7 @@ func (ex *exchange) beginLedger() error {
 		return nil
 	}
 	in := tenancy.Intent{
-		ID: ex.id, RequestID: ex.requestID, PolicyRevision: ex.decision.Revision,
+		ID: ex.id, RequestID: ex.requestID, DecisionID: ex.decisionID, PolicyRevision: ex.decision.Revision,
 		Tenant: ex.principal.Tenant.ID, Team: ex.principal.Tenant.Team,
 		Principal: ex.principal.ID, KeyID: ex.principal.KeyID,
 		Operation: ex.route.operation, Dialect: ex.dialect.String(),
@@ -297,10 +316,8 @@ func (ex *exchange) log(end *ending, row *tenancy.Row, ledgerErr error) {
 		ex.g.log.LogAttrs(ctx, slog.LevelError, "cannot record a request in the ledger", append(rowAttrs(row), slog.Any("error", ledgerErr))...)
 	}
 	if d := ex.decision; d != nil {
-		for _, e := range d.Errors {
-			// The detail can hold values that policies see, never text of a prompt.
-			ex.g.log.LogAttrs(ctx, slog.LevelWarn, "policy error", slog.String("id", row.ID), slog.String("rule", e.Rule),
-				slog.String("binding", e.Binding), slog.String("kind", string(e.ErrorKind)), slog.String("detail", e.Detail))
+		for i := range d.Errors {
+			logPolicyError(ex.g.log, row.ID, &d.Errors[i])
 		}
 	}
 	level := slog.LevelInfo
@@ -322,7 +339,7 @@ func (ex *exchange) log(end *ending, row *tenancy.Row, ledgerErr error) {
 
 func rowAttrs(row *tenancy.Row) []slog.Attr {
 	return []slog.Attr{
-		slog.String("id", row.ID), slog.String("request_id", row.RequestID),
+		slog.String("id", row.ID), slog.String("request_id", row.RequestID), slog.String("decision_id", row.DecisionID),
 		slog.String("tenant", row.Tenant), slog.String("principal", row.Principal),
 		slog.String("model", row.Model), slog.String("pool", row.Pool), slog.String("worker", row.Worker),
 		slog.String("class", row.Class), slog.Int("status", row.Status), slog.String("code", row.ErrorCode),

@@ -21,6 +21,7 @@ type hold struct {
 	amount  int64
 	limit   int64
 	view    View
+	left    int64 // once it is settled
 
 	// Links of bucket.oldest, and what may still be given back.
 	linked     bool
@@ -78,6 +79,39 @@ func (le *Lease) Cancel(now time.Time) {
 // amounts taken.
 func (le *Lease) View(i int) View { return le.holds[i].view }
 
+// Available is what claim i's counter had to give right after Settle or Cancel,
+// below zero while it owes; it must not be called before. Of a calendar window it
+// is the period that the reservation was made in.
+func (le *Lease) Available(i int) int64 { return le.holds[i].left }
+
+// Charge takes an amount that was used without a reservation, whether or not it
+// fits: the counter may owe afterwards. It reports false, and takes nothing, if the
+// counter does not exist and no more may be held. A slot that was never taken is
+// not charged. It panics on a claim that no checked policy makes, like Reserve.
+func (l *Limiter) Charge(now time.Time, c Claim) bool {
+	if err := c.check(); err != nil {
+		panic("BUG: " + err.Error())
+	}
+	if c.Unit == UnitConcurrency {
+		return true
+	}
+	s := l.shardOf(c.Counter)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	axis := l.clock.at(now)
+	counter := s.getLocked(keyOf(&c, now), c.Limit, now, axis, l.room)
+	if counter == nil {
+		return false
+	}
+	counter.refresh(axis, c.Limit)
+	if counter.kind == kindBucket {
+		counter.bucket.level = subSat(counter.bucket.level, c.Amount)
+		return true
+	}
+	counter.used = addSat(counter.used, c.Amount)
+	return true
+}
+
 // finish replaces one hold by its charge.
 func (l *Limiter) finish(now time.Time, h *hold, charge int64) {
 	c := h.counter
@@ -96,6 +130,7 @@ func (l *Limiter) finish(now time.Time, h *hold, charge int64) {
 		l.carryOver(now, axis, c, h, over)
 	}
 	c.settle(h, charge)
+	h.left = c.available(h.limit)
 }
 
 // carryOver counts what a request used beyond its estimate in the present

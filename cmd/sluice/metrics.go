@@ -34,6 +34,7 @@ type metrics struct {
 	requests, framing, auth, disconnects, streamErrors, malformed *prometheus.CounterVec
 	usageUnknown, decisions, policyErrors, limitRejections        *prometheus.CounterVec
 	attempts, retries, tokens, ledgerErrors                       *prometheus.CounterVec
+	rehearsalsSkipped, labelsIgnored                              prometheus.Counter
 	duration, bodyBytes, ttft, upstreamTTFT, perToken, overhead   *prometheus.HistogramVec
 	policySeconds, policyCost, predictionError                    prometheus.Histogram
 }
@@ -82,6 +83,7 @@ func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, wo
 		policyCost:      plain("sluice_policy_eval_cost", "CEL cost units of a decision.", prometheus.ExponentialBuckets(1, 4, 9)),
 		predictionError: plain("sluice_route_prediction_error_ratio", "Predicted over actual time to first token.", []float64{.1, .25, .5, .65, .8, .9, 1, 1.1, 1.25, 1.5, 2, 4, 10}),
 	}
+	m.registerRehearsals(reg)
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_build_info", Help: "Always 1."}, []string{"version", "go_version"})
 	policies := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_config_info", Help: "Always 1; the revision of the policies in force."}, []string{"digest"})
 	reg.MustRegister(info, policies, tenants, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

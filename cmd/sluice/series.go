@@ -39,6 +39,8 @@ func metricFamilies() []metricFamily {
 		{"sluice_usage_unknown_total", []string{"model", "reason"}, 0},
 		{"sluice_policy_decisions_total", []string{"policy", "rule", "decision"}, 0},
 		{"sluice_policy_errors_total", []string{"policy", "reason"}, 0},
+		{"sluice_policy_rehearsals_skipped_total", nil, 0},
+		{"sluice_content_labels_ignored_total", nil, 0},
 		{"sluice_policy_eval_seconds", nil, len(overheadBuckets)},
 		{"sluice_policy_eval_cost", nil, 9},
 		{"sluice_ratelimit_rejections_total", []string{"limit", "unit"}, 0},

@@ -36,6 +36,8 @@ const (
 	fromNobody
 	// askWorker: not from here, and no worker was asked yet. It is not counted.
 	askWorker
+	// tooLate: there was too little time to find them here. It is not counted.
+	tooLate
 )
 
 // tokenSources are the names of all sources in metrics and on debug pages.
@@ -195,8 +197,8 @@ func (t *tokenizers) Decode(model *gateway.Model, ids []uint32) (text string, ok
 	return m.local.Decode(ids, false), true
 }
 
-// tokens are what find has found. Whoever is still to be asked is counted once
-// that is known.
+// tokens are what find has found. A request whose ids are still to be found is not
+// counted yet.
 func (t *tokenizers) tokens(
 	dst []uint32, model *gateway.Model, req *openai.Request, find func(*modelTokenizer, *tokenize.Prompts) tokenSource,
 ) gateway.Tokens {
@@ -210,13 +212,13 @@ func (t *tokenizers) tokens(
 	source := find(m, prompts)
 	out := gateway.Tokens{IDs: append(dst, longest(prompts)...), Count: len(prompts.IDs), Exact: true, Local: source == fromLocal}
 	switch source {
-	case askWorker:
-		out.AskWorker = true
+	case askWorker, tooLate:
+		out.AskWorker, out.Late = source == askWorker, source == tooLate
 		fallthrough
 	case fromBeginning, fromNobody:
 		out.Count, out.Exact = max(out.Count, model.Estimate(req, m.ratio.bytesPerToken())), false
 	}
-	if source != askWorker {
+	if int(source) < len(m.used) {
 		m.used[source].Add(1)
 	}
 	return out
@@ -240,6 +242,9 @@ func (t *tokenizers) findHere(ctx context.Context, m *modelTokenizer, dst *token
 		}
 		if err == nil {
 			return fromLocal
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			return tooLate
 		}
 		if !errors.Is(err, tokenize.ErrUnsupported) {
 			return fromNobody // the engine is going to refuse it, or nobody waits for it

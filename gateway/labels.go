@@ -1,0 +1,121 @@
+package gateway
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/sluicegate/sluice/tenancy"
+)
+
+// labelHeader is where a trusted caller declares the labels of its content.
+const labelHeader = "X-Sluice-Content-Labels"
+
+// malformedLabel says what a label must look like, never what it was.
+const malformedLabel = "a label must be 1 to 63 characters of a-z, 0-9 and inner dashes"
+
+// declaredLabels are those known without a scan, sorted and without repeats: the
+// tenant's own, those of a listed caller's header, and those of the configured
+// claim. A source can add labels, never take one away.
+func (ex *exchange) declaredLabels(h *fasthttp.RequestHeader) ([]string, *rejection) {
+	labels := slices.Clone(ex.principal.Tenant.ContentLabels)
+	labels, rej := ex.headerLabels(labels, h)
+	if rej != nil {
+		return nil, rej
+	}
+	if labels, rej = ex.claimLabels(labels); rej != nil {
+		return nil, rej
+	}
+	slices.Sort(labels)
+	return slices.Compact(labels), nil
+}
+
+// headerLabels adds the labels of the header, which counts for listed callers
+// only: those of others are counted and have no effect, malformed or not.
+func (ex *exchange) headerLabels(labels []string, h *fasthttp.RequestHeader) ([]string, *rejection) {
+	values := h.PeekAll(labelHeader)
+	if len(values) == 0 {
+		return labels, nil
+	}
+	if !slices.Contains(ex.st.LabelPrincipals, ex.principal.ID) {
+		ex.g.parts.Meter.LabelIgnored()
+		return labels, nil
+	}
+	for _, v := range values {
+		for part := range strings.SplitSeq(string(v), ",") {
+			part = strings.TrimSpace(part)
+			if !validLabel(part) {
+				return nil, invalid("invalid_request", "", "header x-sluice-content-labels: "+malformedLabel)
+			}
+			labels = append(labels, part)
+		}
+	}
+	return labels, nil
+}
+
+// claimLabels adds the labels of the configured claim: a list of texts, or a text
+// of labels with spaces between them. A token with a label that is none comes from
+// an issuer that means something else by the claim, so its bearer is refused
+// rather than taken for somebody without labels.
+func (ex *exchange) claimLabels(labels []string) ([]string, *rejection) {
+	if ex.st.LabelClaim == "" {
+		return labels, nil
+	}
+	claim, there := ex.principal.Claims[ex.st.LabelClaim]
+	if !there || claim == nil {
+		return labels, nil
+	}
+	declared, ok := claimTexts(claim)
+	if !ok {
+		return nil, badLabelClaim("it must be a list of texts, or one text of labels with spaces between them")
+	}
+	for _, label := range declared {
+		if !validLabel(label) {
+			return nil, badLabelClaim(malformedLabel)
+		}
+	}
+	return append(labels, declared...), nil
+}
+
+// claimTexts are the texts of a claim, as decoded from JSON or as an Identifier
+// has made it.
+func claimTexts(claim any) (texts []string, ok bool) {
+	switch v := claim.(type) {
+	case string:
+		return strings.Fields(v), true
+	case []string:
+		return v, true
+	case []any:
+		for _, x := range v {
+			s, isText := x.(string)
+			if !isText {
+				return nil, false
+			}
+			texts = append(texts, s)
+		}
+		return texts, true
+	}
+	return nil, false
+}
+
+// badLabelClaim refuses a caller. Which claim holds labels is the operator's
+// business, so the answer doesn't name it.
+func badLabelClaim(problem string) *rejection {
+	return &rejection{
+		status: fasthttp.StatusForbidden, kind: "permission_error", code: "policy_denied",
+		message: "the credential's claim of content labels can't be used: " + problem, outcome: tenancy.OutcomeDenied,
+	}
+}
+
+func validLabel(s string) bool {
+	if len(s) == 0 || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
+}
