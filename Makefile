@@ -112,6 +112,11 @@ e2e-engine: build ## the gateway before two real vLLM workers on CPU (needs abou
 	$(call say,e2e with real engines)
 	@deploy/e2e/engine.sh
 
+.PHONY: e2e-isolation
+e2e-isolation: build ## who shares the prefix caches of two real vLLM workers (docs/0019)
+	$(call say,cache isolation on real engines)
+	@deploy/e2e/isolation.sh
+
 .PHONY: bench-engine
 bench-engine: build ## routers before two real vLLM workers on CPU, under GuideLLM (13 GB of disk; docs/0011)
 	$(call say,routers before real engines)

@@ -303,6 +303,9 @@ func TestRefusals(t *testing.T) {
 	f(chat, chatBody("x", `,"n":0`), 400, "n", "at least 1")
 	f(chat, chatBody("x", `,"top_logprobs":21,"logprobs":true`), 400, "top_logprobs", "between 0 and 20")
 	f(chat, chatBody("x", `,"cache_salt":""`), 400, "body.cache_salt", "non-empty string")
+	for _, salt := range []string{"a@b", "a/b", `a\\b`, `a\u0000b`, strings.Repeat("é", 129)} {
+		f(chat, chatBody("x", `,"cache_salt":"`+salt+`"`), 400, "body.cache_salt", "at most 128 characters")
+	}
 	f(chat, chatBody("x", `,"stream_options":{}`), 400, "body.stream_options", "`stream=True`")
 	f(chat, `{"model":"tiny","messages":[]}`, 400, "", "empty list")
 	f(chat, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, 400, "", "image_url")

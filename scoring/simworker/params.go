@@ -7,9 +7,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/sluicegate/sluice/scoring/simworker/engine"
 )
+
+// maxSaltLen is the most characters that the engine takes for a cache_salt.
+const maxSaltLen = 128
 
 // params is what a generating request asks for.
 type params struct {
@@ -285,6 +289,8 @@ func (p *params) check(f *fields) *apiError {
 		return value("stream_options", "Stream options can only be defined when `stream=True`.")
 	case f.get("cache_salt") != nil && p.salt == "":
 		return value("cache_salt", "Parameter 'cache_salt' must be a non-empty string if provided.")
+	case utf8.RuneCountInString(p.salt) > maxSaltLen || strings.ContainsAny(p.salt, "@/\\\x00"):
+		return value("cache_salt", `Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', '\\', or NUL.`)
 	case slices.Contains(p.stops, ""):
 		return badRequest("stop", "stop cannot contain an empty string.")
 	case p.n < 1:
