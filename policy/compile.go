@@ -39,6 +39,10 @@ type expression struct {
 	// Config.KeepSource is.
 	source  exprDoc
 	checked *cel.Ast
+	// tree is kept of match conditions, for the index.
+	tree ast.Expr
+	// cheap: the program tracks no cost, and its estimate is charged.
+	cheap bool
 }
 
 // compiler compiles the expressions of one policy.
@@ -120,7 +124,15 @@ func (c *compiler) compile(x exprDoc, scope scope, want ...*cel.Type) (out *expr
 		return nil
 	}
 	sortRanges(checked.NativeRep(), c.isVariable)
-	program, err := c.env.Program(checked, append(programOptions(), regexCosts(checked.NativeRep()))...)
+	if c.matching {
+		out.tree = checked.NativeRep().Expr()
+	}
+	out.cheap = out.estimate <= cheapCost && !out.loops && !out.tokens && !out.content
+	options := append(programOptions(), regexCosts(checked.NativeRep()))
+	if out.cheap {
+		options = []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
+	}
+	program, err := c.env.Program(checked, options...)
 	if err != nil {
 		c.fault(x, 0, 0, "cannot compile: %v", err)
 		return nil

@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
 )
 
 // largestInput is a request at every maximum of section 2.
@@ -119,7 +122,9 @@ func TestActualCostStaysBelowEstimate(t *testing.T) {
     - { name: text, expression: "request.model" }
     - { name: table, expression: "tenant.labels" }
   validations: [{ name: v, expression: "%s" }]`, expr), "Deny")
-		s, err := load(testConfig(), text)
+		cfg := testConfig()
+		cfg.KeepSource = true
+		s, err := load(cfg, text)
 		if err != nil {
 			if !strings.Contains(err.Error(), "the estimated cost is up to") && !strings.Contains(err.Error(), "the cost has no bound") {
 				t.Errorf("%s: %v", expr, err)
@@ -135,6 +140,11 @@ func TestActualCostStaysBelowEstimate(t *testing.T) {
 			a.ResolveName(v) // their cost is their own
 		}
 		e.live.used = 0
+		tracked, err := s.policies[0].tracked(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.program, x.cheap = tracked, false // a cheap one tracks nothing
 		began := time.Now()
 		_, err = a.run(x)
 		took := time.Since(began)
@@ -150,6 +160,68 @@ func TestActualCostStaysBelowEstimate(t *testing.T) {
 	if refused > len(costShapes)/4 {
 		t.Errorf("%d of %d shapes are refused: the bounds are too wide", refused, len(costShapes))
 	}
+}
+
+// tracked builds a program that tracks its cost whatever the estimate is.
+func (c *compiled) tracked(x *expression) (cel.Program, error) {
+	tree := ast.Copy(x.checked.NativeRep())
+	sortRanges(tree, func(name string) bool { return slices.Contains(x.reads, name) })
+	return c.env.PlanProgram(tree, append(programOptions(), regexCosts(tree))...)
+}
+
+// TestCheapExpressions: what is small, has no loop and reads nothing lazily is
+// charged its estimate, and anything else what it has cost.
+func TestCheapExpressions(t *testing.T) {
+	f := func(expr string, cheap bool) {
+		t.Helper()
+		cfg := testConfig()
+		cfg.KeepSource = true
+		s := mustLoad(t, cfg, policyText("p", "\n  variables: [{ name: lazy, expression: content.labels.size() }, { name: n, expression: request.n }]\n  validations: [{ name: v, expression: \""+expr+"\" }]", "Deny"))
+		x := s.policies[0].validations[0].expr
+		if x.cheap != cheap {
+			t.Errorf("%s: cheap %t, estimate %d", expr, x.cheap, x.estimate)
+			return
+		}
+		e := newEvaluation(t.Context(), s, testInput())
+		a := e.bind(s.live[0])
+		for _, v := range s.policies[0].varNames {
+			a.ResolveName(v)
+		}
+		e.live.used = 0
+		if _, err := a.run(x); err != nil {
+			t.Errorf("%s: %v", expr, err)
+		}
+		tracked, err := s.policies[0].tracked(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, det, err := tracked.Eval(a)
+		if err != nil {
+			t.Errorf("%s: %v", expr, err)
+		}
+		want := *det.ActualCost()
+		if want > x.estimate {
+			t.Errorf("%s: cost %d, estimated %d", expr, want, x.estimate)
+		}
+		if cheap {
+			want = x.estimate
+		}
+		if e.live.used != want {
+			t.Errorf("%s: charged %d, want %d", expr, e.live.used, want)
+		}
+	}
+	f("request.operation in ['chat', 'completion']", true)
+	f("tenant.tier == 'gold' && request.n <= 8", true)
+	f("request.max_tokens.orValue(0) <= 100000", true)
+	f("tenant.labels[?'zone'].orValue('onprem') == 'eu' || request.stream", true)
+	f("variables.n < 5", true)
+	f("request.tool_names == []", true)
+	f("'devs' in principal.groups", false)        // up to the longest list
+	f("request.input_tokens < 5 || true", false)  // lazy
+	f("variables.lazy < 5", false)                // lazy, through a variable
+	f("content.scan_status == 'complete'", false) // lazy
+	f("[1].exists(i, i == 1)", false)             // a loop
+	f("request.headers.exists(k, k == 'x-app')", false)
 }
 
 // hostile are expressions that compile, or look as if they could, and try to

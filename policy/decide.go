@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -26,12 +27,12 @@ func (s *Set) Decide(ctx context.Context, in *Input) (d *Decision) {
 // decide is Decide for an evaluation that has only begun.
 func (s *Set) decide(e *evaluation) *Decision {
 	d := &Decision{Revision: s.revision, e: e}
-	found := e.judgeAll(s.live, d)
+	found := e.judgeAll(e.matching(s.live, s.liveIndex), d)
 	e.combine(d, found)
 	if len(d.denied) == 0 {
 		e.addLimits(d, found)
 	}
-	d.rehearse = s.shadow
+	d.rehearse = slices.Collect(e.matching(s.shadow, s.shadowIndex))
 	d.conclude()
 	d.Cost = e.report()
 	return d
@@ -88,12 +89,24 @@ func comparePositions(a, b position) int {
 	)
 }
 
+// matching yields the bindings of a list that the request can match, in their
+// order.
+func (e *evaluation) matching(list []*binding, x *index) iter.Seq[*binding] {
+	if !e.indexed || len(list) == 0 {
+		return slices.Values(list)
+	}
+	return func(yield func(*binding) bool) {
+		c := x.find(e.in)
+		c.each(func(i int) bool { return yield(list[i]) })
+	}
+}
+
 // judgeAll evaluates every binding that matches. None is skipped because
 // another has denied.
-func (e *evaluation) judgeAll(bindings []*binding, d *Decision) []judged {
+func (e *evaluation) judgeAll(bindings iter.Seq[*binding], d *Decision) []judged {
 	var out []judged
 	var spare *activation // of a binding that does not apply: it has read no variable
-	for _, b := range bindings {
+	for b := range bindings {
 		if !e.selects(b, d) {
 			continue
 		}
@@ -120,7 +133,7 @@ func (e *evaluation) judgeAll(bindings []*binding, d *Decision) []judged {
 // unless another part of the selector says no.
 func (e *evaluation) selects(b *binding, d *Decision) bool {
 	if e.in.Observer == nil && e.in.Absent == nil {
-		return b.selector.matches(e.in)
+		return e.indexed && b.selected || b.selector.matches(e.in)
 	}
 	var unknown string
 	b.selector.reads(func(name string) {
@@ -182,6 +195,9 @@ func (a *activation) applies(d *Decision) bool {
 	}
 	var failures []failure
 	for i, m := range a.b.policy.match {
+		if a.e.indexed && a.b.decided[i] {
+			continue // true, or the index had ruled the binding out
+		}
 		ok, err := a.bool(m.expr)
 		a.observe(MatchCondition, m.ref, ok, err)
 		if err != nil {

@@ -36,6 +36,11 @@ const (
 	maxLoopNesting  = 2
 	maxRegexProgram = 1000 // instructions of a simplified pattern
 
+	// cheapCost is the estimate up to which the cost of an expression without
+	// loops and lazy reads is not tracked: it is charged its estimate, which is
+	// what it can cost at most. Tracking takes longer than such an expression.
+	cheapCost = 64
+
 	exprCostLimit    = 10_000
 	requestCostLimit = 100_000
 	interruptEvery   = 100 // loop iterations between looks at the clock

@@ -27,6 +27,9 @@ type evaluation struct {
 	effective *effective
 	usage     *Usage
 
+	// indexed: bindings that the index rules out are not looked at. It is off
+	// where somebody watches, or a variable is absent.
+	indexed                bool
 	began                  time.Time
 	clock                  clock
 	live, other            budget // enforced; Warn and Audit
@@ -61,7 +64,7 @@ func (e *evalError) Error() string { return e.text }
 func (e *evalError) Unwrap() error { return e.cause }
 
 func newEvaluation(ctx context.Context, s *Set, in *Input) *evaluation {
-	e := &evaluation{set: s, in: in}
+	e := &evaluation{set: s, in: in, indexed: in.Observer == nil && in.Absent == nil}
 	e.restart(ctx)
 	return e
 }
@@ -128,8 +131,10 @@ func (a *activation) eval(x *expression) (val ref.Val, cost uint64, err error) {
 	}
 	if units := det.ActualCost(); units != nil {
 		cost = *units
-		a.budget.used += cost
+	} else {
+		cost = x.estimate // of a cheap one
 	}
+	a.budget.used += cost
 	if err != nil {
 		return nil, cost, classify(err)
 	}

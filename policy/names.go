@@ -132,6 +132,9 @@ func globMatch(pattern, name string) bool {
 	}
 }
 
+// isPattern reports whether a name stands for more than itself.
+func isPattern(name string) bool { return strings.Contains(name, "*") }
+
 func compareErrors(a, b Error) int {
 	return cmp.Or(
 		cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col),

@@ -77,6 +77,11 @@ type binding struct {
 	params   map[string]ref.Val // by full name
 	// counters are the beginnings of the identities of the limits' counters.
 	counters []string
+	// admits is what the index knows of the binding. selected says that this is
+	// all of its selector; decided says the same of each match condition.
+	admits   map[dimension]admitted
+	selected bool
+	decided  []bool
 }
 
 // builder compiles the documents of one load.

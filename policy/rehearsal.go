@@ -53,7 +53,7 @@ func (d *Decision) Rehearsal() *Rehearsal {
 	if !d.Rehearses() {
 		return nil
 	}
-	e := &evaluation{set: d.e.set, in: d.e.in.freeze(), tokens: d.e.tokens, scanned: d.e.scanned, effective: d.e.effective, tracer: d.e.tracer}
+	e := &evaluation{set: d.e.set, in: d.e.in.freeze(), indexed: d.e.indexed, tokens: d.e.tokens, scanned: d.e.scanned, effective: d.e.effective, tracer: d.e.tracer}
 	e.other.used = d.e.other.used
 	return &Rehearsal{bindings: d.rehearse, e: e, d: &Decision{Revision: d.Revision, e: e}, allowed: d.Allow, carried: e.other.used}
 }
@@ -77,7 +77,7 @@ func (r *Rehearsal) Run(ctx context.Context, lazy Lazy) {
 	}()
 	e.in.Lazy = lazy
 	e.restart(ctx)
-	found := e.judgeAll(r.bindings, d)
+	found := e.judgeAll(slices.Values(r.bindings), d)
 	for _, f := range firedBy(found) {
 		d.Fired = append(d.Fired, f.ref)
 	}

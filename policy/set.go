@@ -22,8 +22,9 @@ type Set struct {
 	policies []*compiled
 	// enforced and warned bindings together, and those that only audit, each in
 	// the order of evaluation.
-	live, shadow []*binding
-	times        timeLimits
+	live, shadow           []*binding
+	liveIndex, shadowIndex *index
+	times                  timeLimits
 	// shared counts the expressions that share their results.
 	shared int
 	// pools by the model that they serve, as indices into cfg.Pools.
@@ -242,7 +243,9 @@ func (b *builder) decodeParams(docs []*bindingDoc, policies map[string]*policyDo
 func (s *Set) order(all []*binding) {
 	all = slices.DeleteFunc(all, func(b *binding) bool { return b.policy == nil })
 	slices.SortFunc(all, compareBindings)
+	room := maxIndexValues
 	for _, b := range all {
+		b.constrain(&room)
 		for j := range b.policy.limits {
 			b.counters = append(b.counters, counterPrefix(b, &b.policy.limits[j]))
 		}
@@ -252,7 +255,10 @@ func (s *Set) order(all []*binding) {
 			s.live = append(s.live, b)
 		}
 	}
+	s.reindex()
 }
+
+func (s *Set) reindex() { s.liveIndex, s.shadowIndex = buildIndex(s.live), buildIndex(s.shadow) }
 
 // share numbers the expressions with equal texts that read nothing of their
 // policy or binding. Typically those are match conditions, so that 20 policies
@@ -340,5 +346,6 @@ func (s *Set) Shuffled(seed uint64) *Set {
 	c.live, c.shadow = slices.Clone(s.live), slices.Clone(s.shadow)
 	r.Shuffle(len(c.live), func(i, j int) { c.live[i], c.live[j] = c.live[j], c.live[i] })
 	r.Shuffle(len(c.shadow), func(i, j int) { c.shadow[i], c.shadow[j] = c.shadow[j], c.shadow[i] })
+	c.reindex()
 	return &c
 }
