@@ -64,7 +64,7 @@ func (e *evalError) Error() string { return e.text }
 func (e *evalError) Unwrap() error { return e.cause }
 
 func newEvaluation(ctx context.Context, s *Set, in *Input) *evaluation {
-	e := &evaluation{set: s, in: in, indexed: in.Observer == nil && in.Absent == nil}
+	e := &evaluation{set: s, in: in, indexed: in.Observer == nil && in.Absent == nil, tracer: observeExpressions(in.Observer)}
 	e.restart(ctx)
 	return e
 }

@@ -194,7 +194,7 @@ func (r *policyReport) text(failed int) {
 	fmt.Fprintf(r.out, "coverage %.1f %% (%d of %d outcomes)\n", c.Percent(), len(c.Items)-len(missing), len(c.Items))
 	if r.coverage {
 		for _, m := range missing {
-			fmt.Fprintf(r.out, "  %s: %s %s never %s\n", r.place(m.At), m.Kind, m.Rule, m.Outcome)
+			fmt.Fprintf(r.out, "  %s: %s %s never %s\n", r.place(m.At), m.Kind, strings.TrimSpace(m.Rule+" "+m.Field), m.Outcome)
 		}
 	}
 	if c.Percent() < r.minCoverage {

@@ -79,7 +79,7 @@ func compare(run *execution, want *policy.Expectation) []string {
 		}
 	}
 	if len(out) > 0 {
-		out = append(out, errorDetails(d)...)
+		out = append(out, run.errorDetails()...)
 	}
 	return out
 }
@@ -104,9 +104,9 @@ func decisionNumbers(d *policy.Decision) map[string]int64 {
 }
 
 // errorDetails lists evaluation errors, which explain most surprises.
-func errorDetails(d *policy.Decision) []string {
+func (run *execution) errorDetails() []string {
 	var out []string
-	for _, e := range d.Errors {
+	for _, e := range slices.Concat(run.d.Errors, run.rehearsed.Errors) {
 		out = append(out, fmt.Sprintf("evaluation error in %s (%s): %s", e.Rule, e.Binding, e.Detail))
 	}
 	return out
@@ -145,9 +145,9 @@ func decisionSet(run *execution, field string) []string {
 	case "warnings":
 		return ruleSet(d.Warnings, "")
 	case "wouldDeny":
-		return ruleSet(d.WouldDeny, "")
+		return ruleSet(run.rehearsed.WouldDeny, "")
 	case "errors":
-		return ruleSet(d.Errors, "")
+		return ruleSet(slices.Concat(d.Errors, run.rehearsed.Errors), "")
 	case "pools":
 		return sortedSet(d.Pools)
 	case "labels":

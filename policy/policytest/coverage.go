@@ -7,17 +7,27 @@ import (
 	"github.com/sluicegate/sluice/policy"
 )
 
-// Coverage lists every outcome that a rule can have, and whether a test has
-// seen it.
+// Coverage lists every outcome that a rule or one of its expressions can have,
+// and whether a test has seen it.
 type Coverage struct {
 	Items []CoverageItem
 }
 
-// CoverageItem is one outcome of one rule: true or false for a match condition
-// or validation, fired or unfired for an effect, reserved or denied for a limit.
+// CoverageItem is one outcome:
+//
+//   - of a match condition, a validation, or a variable that is a boolean: true
+//     and false;
+//   - of an effect: fired and, with a condition, unfired;
+//   - of a limit: reserved, denied and, with a condition, unfired;
+//   - of an annotation with an optional value: given and none;
+//   - of any other expression: evaluated.
+//
+// Field names the expression inside its rule where that is not the rule's own
+// condition.
 type CoverageItem struct {
 	Rule    string
 	Kind    policy.RuleKind
+	Field   string
 	Outcome string
 	At      policy.Error
 	Seen    bool
@@ -43,13 +53,38 @@ type coverage struct {
 }
 
 type coverageKey struct {
-	file, rule string
-	kind       policy.RuleKind
-	outcome    string
+	file, rule  string
+	kind        policy.RuleKind
+	field, what string
 }
 
 func newCoverage() *coverage { return &coverage{items: map[coverageKey]*CoverageItem{}} }
 
+// subject is what the rules and expressions of one set are known by.
+type subject struct {
+	rules       []policy.RuleInfo
+	expressions []policy.ExpressionInfo
+	// byPlace finds an expression by where it stands.
+	byPlace map[policy.Error]policy.ExpressionInfo
+	// file of a rule.
+	file map[string]string
+}
+
+func newSubject(set *policy.Set) *subject {
+	s := &subject{
+		rules: set.Rules(), expressions: set.Expressions(),
+		byPlace: map[policy.Error]policy.ExpressionInfo{}, file: map[string]string{},
+	}
+	for _, r := range s.rules {
+		s.file[r.Rule] = r.At.File
+	}
+	for _, x := range s.expressions {
+		s.byPlace[x.At] = x
+	}
+	return s
+}
+
+// outcomesOf lists the outcomes of a rule as a whole.
 func outcomesOf(r policy.RuleInfo) []string {
 	switch r.Kind {
 	case policy.Effect:
@@ -58,46 +93,76 @@ func outcomesOf(r policy.RuleInfo) []string {
 		}
 		return []string{"fired"}
 	case policy.LimitRule:
+		if r.Conditional {
+			return []string{"reserved", "denied", "unfired"}
+		}
 		return []string{"reserved", "denied"}
 	default:
 		return []string{"true", "false"}
 	}
 }
 
-func (c *coverage) add(rules []policy.RuleInfo) {
-	for _, r := range rules {
+// outcomesOfExpression lists the outcomes of an expression that its rule as a
+// whole does not show.
+func outcomesOfExpression(x policy.ExpressionInfo) []string {
+	switch {
+	case x.Field == "when", x.Kind == policy.MatchCondition, x.Kind == policy.Validation && x.Field == "expression":
+		return nil
+	case x.Result == policy.ResultBool:
+		return []string{"true", "false"}
+	case x.Result == policy.ResultOptional && x.Kind == policy.AuditAnnotation:
+		return []string{"given", "none"}
+	}
+	return []string{"evaluated"}
+}
+
+func (c *coverage) add(s *subject) {
+	item := func(key coverageKey, i CoverageItem) {
+		if c.items[key] == nil {
+			c.items[key] = &i
+		}
+	}
+	for _, r := range s.rules {
 		for _, o := range outcomesOf(r) {
-			key := coverageKey{r.At.File, r.Rule, r.Kind, o}
-			if c.items[key] == nil {
-				c.items[key] = &CoverageItem{Rule: r.Rule, Kind: r.Kind, Outcome: o, At: r.At}
-			}
+			item(coverageKey{r.At.File, r.Rule, r.Kind, "", o}, CoverageItem{Rule: r.Rule, Kind: r.Kind, Outcome: o, At: r.At})
+		}
+	}
+	for _, x := range s.expressions {
+		for _, o := range outcomesOfExpression(x) {
+			item(coverageKey{x.At.File, x.Rule, x.Kind, x.Field, o}, CoverageItem{Rule: x.Rule, Kind: x.Kind, Field: x.Field, Outcome: o, At: x.At})
 		}
 	}
 }
 
 // see marks what one execution has shown.
-func (c *coverage) see(rules []policy.RuleInfo, run *execution) {
-	file := map[string]string{}
-	for _, r := range rules {
-		file[r.Rule] = r.At.File
-	}
-	mark := func(kind policy.RuleKind, rule, outcome string) {
-		if item := c.items[coverageKey{file[rule], rule, kind, outcome}]; item != nil {
+func (c *coverage) see(s *subject, run *execution) {
+	mark := func(file, rule string, kind policy.RuleKind, field, outcome string) {
+		if item := c.items[coverageKey{file, rule, kind, field, outcome}]; item != nil {
 			item.Seen = true
 		}
 	}
 	for _, o := range run.observed.outcomes {
 		if o.Err == nil {
-			mark(o.Kind, o.Rule, outcomeWord(o))
+			mark(s.file[o.Rule], o.Rule, o.Kind, "", outcomeWord(o))
+		}
+	}
+	for _, e := range run.observed.evaluated {
+		x, known := s.byPlace[e.At]
+		if !known || e.Err != nil {
+			continue
+		}
+		mark(x.At.File, x.Rule, x.Kind, x.Field, expressionWord(x, e))
+		if x.Kind == policy.LimitRule && x.Field == "when" && !e.True {
+			mark(x.At.File, x.Rule, x.Kind, "", "unfired")
 		}
 	}
 	for rule := range run.reserved {
-		mark(policy.LimitRule, rule, "reserved")
+		mark(s.file[rule], rule, policy.LimitRule, "", "reserved")
 	}
-	for _, refs := range [][]policy.RuleRef{run.d.Denials, run.d.Warnings, run.d.WouldDeny} {
+	for _, refs := range [][]policy.RuleRef{run.d.Denials, run.d.Warnings, run.rehearsed.WouldDeny} {
 		for _, r := range refs {
 			if r.Kind == policy.LimitRule && r.Reason != policy.PolicyError {
-				mark(r.Kind, r.Rule, "denied")
+				mark(s.file[r.Rule], r.Rule, r.Kind, "", "denied")
 			}
 		}
 	}
@@ -116,13 +181,28 @@ func outcomeWord(o policy.Outcome) string {
 	}
 }
 
+func expressionWord(x policy.ExpressionInfo, e policy.Evaluated) string {
+	switch {
+	case x.Result == policy.ResultBool && e.True:
+		return "true"
+	case x.Result == policy.ResultBool:
+		return "false"
+	case x.Result == policy.ResultOptional && x.Kind == policy.AuditAnnotation && e.True:
+		return "given"
+	case x.Result == policy.ResultOptional && x.Kind == policy.AuditAnnotation:
+		return "none"
+	}
+	return "evaluated"
+}
+
 func (c *coverage) report() Coverage {
 	var out Coverage
 	for _, item := range c.items {
 		out.Items = append(out.Items, *item)
 	}
 	slices.SortFunc(out.Items, func(a, b CoverageItem) int {
-		return cmp.Or(cmp.Compare(a.At.File, b.At.File), cmp.Compare(a.At.Line, b.At.Line), cmp.Compare(a.At.Col, b.At.Col), cmp.Compare(a.Outcome, b.Outcome))
+		return cmp.Or(cmp.Compare(a.At.File, b.At.File), cmp.Compare(a.At.Line, b.At.Line), cmp.Compare(a.At.Col, b.At.Col),
+			cmp.Compare(a.Field, b.Field), cmp.Compare(a.Outcome, b.Outcome))
 	})
 	return out
 }

@@ -14,7 +14,9 @@ import (
 
 // execution is one test's request, judged.
 type execution struct {
-	d        *policy.Decision
+	d *policy.Decision
+	// rehearsed is what the bindings that only audit say; zero without any.
+	rehearsed policy.RehearsalOutcome
 	charges  []int64 // parallel to d.Limits, nil without a usage
 	input    *policy.Input
 	observed *observer
@@ -30,27 +32,42 @@ func execute(set *policy.Set, s *policy.TestSuite, c *policy.TestCase) *executio
 	run := &execution{input: in, observed: in.Observer.(*observer), reserved: map[string]bool{}}
 	d := set.Decide(ctx, in)
 	run.d = d
-	run.reserve(c, 0)
-	live := len(d.Limits)
-	set.Shadow(ctx, in, d)
-	run.reserve(c, live)
-	if c.Usage != nil && d.Allow {
-		u := *c.Usage
-		if price, ok := s.Config.Prices[in.Request.Model]; ok && !c.CostGiven {
-			u.Cost, _ = price.Cost(u)
+	run.reserve(c, d.Limits, d.RefuseLimits)
+	if !d.Allow { // all or nothing
+		clear(run.reserved)
+	}
+	if r := d.Rehearsal(); r != nil {
+		r.Run(ctx, in.Lazy)
+		run.reserve(c, r.Limits(), r.RefuseLimits)
+		if u, ok := run.usage(s, c); ok {
+			r.Charges(u)
 		}
+		run.rehearsed = r.Outcome()
+	}
+	if u, ok := run.usage(s, c); ok {
 		run.charges = d.Charges(u)
 	}
 	return run
 }
 
-// reserve plays the counters for the limits from an index on: full, unless the
-// test says what they have left.
-func (run *execution) reserve(c *policy.TestCase, from int) {
+// usage is what the test's response used, with the price table's cost where the
+// test gives none. A denied request has none.
+func (run *execution) usage(s *policy.TestSuite, c *policy.TestCase) (u policy.Usage, ok bool) {
+	if c.Usage == nil || !run.d.Allow {
+		return u, false
+	}
+	u = *c.Usage
+	if price, ok := s.Config.Prices[run.input.Request.Model]; ok && !c.CostGiven {
+		u.Cost, _ = price.Cost(u)
+	}
+	return u, true
+}
+
+// reserve plays the counters of limits: full, unless the test says what they
+// have left.
+func (run *execution) reserve(c *policy.TestCase, limits []policy.Limit, refuse func([]policy.LimitFailure)) {
 	var failed []policy.LimitFailure
-	limits := run.d.Limits
-	for i := from; i < len(limits); i++ {
-		l := limits[i]
+	for i, l := range limits {
 		left, given := c.Available[l.Rule]
 		if !given {
 			left = l.Limit
@@ -61,16 +78,8 @@ func (run *execution) reserve(c *policy.TestCase, from int) {
 			run.reserved[l.Rule] = true
 		}
 	}
-	if len(failed) == 0 {
-		return
-	}
-	run.d.RefuseLimits(failed)
-	if !run.d.Allow { // all or nothing
-		for _, l := range limits {
-			if l.Mode == policy.Enforced {
-				delete(run.reserved, l.Rule)
-			}
-		}
+	if len(failed) > 0 {
+		refuse(failed)
 	}
 }
 
@@ -85,11 +94,13 @@ func (run *execution) absent() []string {
 	return out
 }
 
-// fingerprint is a decision without its timings, for comparison.
-func fingerprint(d *policy.Decision) string {
-	view := *d
-	view.Cost = policy.CostReport{Units: d.Cost.Units, ShadowUnits: d.Cost.ShadowUnits, Expressions: d.Cost.Expressions}
-	b, err := json.Marshal(&view)
+// fingerprint is what was decided, without timings, for comparison.
+func (run *execution) fingerprint() string {
+	d, r := *run.d, run.rehearsed
+	for _, c := range []*policy.CostReport{&d.Cost, &r.Cost} {
+		c.Scan, c.Tokenize, c.Duration = 0, 0, 0
+	}
+	b, err := json.Marshal([]any{&d, &r})
 	if err != nil {
 		panic("BUG: policytest: cannot encode a decision: " + err.Error())
 	}
@@ -98,13 +109,16 @@ func fingerprint(d *policy.Decision) string {
 
 // observer records reads and outcomes.
 type observer struct {
-	reads    map[string]bool
-	outcomes []policy.Outcome
+	reads     map[string]bool
+	outcomes  []policy.Outcome
+	evaluated []policy.Evaluated
 }
 
 func (o *observer) Read(name string) { o.reads[name] = true }
 
 func (o *observer) Outcome(x policy.Outcome) { o.outcomes = append(o.outcomes, x) }
+
+func (o *observer) Evaluated(x policy.Evaluated) { o.evaluated = append(o.evaluated, x) }
 
 // given is a test's input by variable name.
 type given map[string]any

@@ -122,33 +122,33 @@ func (r *runner) suite(file string, s *policy.TestSuite) error {
 			r.result.Warnings = append(r.result.Warnings, w)
 		}
 	}
-	rules := set.Rules()
-	r.coverage.add(rules)
+	subject := newSubject(set)
+	r.coverage.add(subject)
 	for i := range s.Tests {
 		c := &s.Tests[i]
 		if r.opts.Run != nil && !r.opts.Run.MatchString(s.Name+"/"+c.Name) {
 			continue
 		}
 		out := TestResult{Suite: s.Name, Name: c.Name, At: c.At}
-		out.Failures = r.test(set, rules, s, c)
+		out.Failures = r.test(set, subject, s, c)
 		r.result.Tests = append(r.result.Tests, out)
 	}
 	return nil
 }
 
 // test runs one test and returns its failures.
-func (r *runner) test(set *policy.Set, rules []policy.RuleInfo, s *policy.TestSuite, c *policy.TestCase) []string {
-	if failures := unknownNames(rules, s, c); len(failures) > 0 {
+func (r *runner) test(set *policy.Set, subject *subject, s *policy.TestSuite, c *policy.TestCase) []string {
+	if failures := unknownNames(subject.rules, s, c); len(failures) > 0 {
 		return failures
 	}
 	run := execute(set, s, c)
-	r.coverage.see(rules, run)
+	r.coverage.see(subject, run)
 	failures := run.absent()
 	failures = append(failures, compare(run, &c.Expect)...)
-	want := fingerprint(run.d)
+	want := run.fingerprint()
 	for seed := range r.opts.Orders {
 		again := execute(set.Shuffled(uint64(seed)+1), s, c)
-		if got := fingerprint(again.d); got != want {
+		if got := again.fingerprint(); got != want {
 			failures = append(failures, fmt.Sprintf("the decision depends on the order of the bindings:\n  %s\n  %s", want, got))
 			break
 		}

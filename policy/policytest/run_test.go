@@ -155,7 +155,7 @@ func TestCoverage(t *testing.T) {
 	for _, m := range r.Coverage.Missing() {
 		missing = append(missing, m.Rule+" "+m.Outcome)
 	}
-	if got, want := strings.Join(missing, ", "), "p/m false, p/v false, p/e unfired, p/l denied"; got != want || r.Coverage.Percent() != 50 {
+	if got, want := strings.Join(missing, ", "), "p/m false, p/v false, p/e unfired, p/l denied"; got != want || r.Coverage.Percent() != 100*8/12. {
 		t.Errorf("missing %s (%.0f %%), want %s", got, r.Coverage.Percent(), want)
 	}
 	r, err = run(t, `
@@ -167,6 +167,60 @@ func TestCoverage(t *testing.T) {
 	if err != nil || !r.Passed() || r.Coverage.Percent() != 100 {
 		t.Errorf("%+v, %v", r, err)
 	}
+}
+
+// TestExpressionCoverage: every expression counts, with both outcomes where it
+// has two, until a test shows it.
+func TestExpressionCoverage(t *testing.T) {
+	const wide = `
+apiVersion: sluice/v1alpha1
+kind: AdmissionPolicy
+metadata: { name: p }
+spec:
+  variables:
+    - { name: flag, expression: request.stream }
+    - { name: number, expression: request.n + 1 }
+    - { name: unused, expression: request.n > 100 }
+  validations: [{ name: v, expression: variables.number < 5, messageExpression: "'at most %d'.format([4])" }]
+  effects: [{ name: e, mutate: { max_tokens: "50", n: variables.number } }]
+  limits: [{ name: l, when: variables.flag, unit: requests, window: 1m, limit: 5, key: [tenant.id, "'x'"], estimate: request.n, charge: "1" }]
+  auditAnnotations:
+    - { key: sometimes, valueExpression: "variables.flag ? optional.of('x') : optional.none()" }
+    - { key: always, valueExpression: tenant.id }
+---
+apiVersion: sluice/v1alpha1
+kind: AdmissionPolicyBinding
+metadata: { name: b }
+spec: { policyName: p, actions: [Deny] }
+`
+	f := func(tests string, want ...string) {
+		t.Helper()
+		r, err := Run(fstest.MapFS{"p.yaml": {Data: []byte(wide)}, "t/test.yaml": {Data: []byte(suiteText(tests))}}, []string{"t"}, Options{})
+		if err != nil || !r.Passed() {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		var got []string
+		for _, m := range r.Coverage.Missing() {
+			got = append(got, strings.Join(strings.Fields(m.Rule+" "+m.Field+" "+m.Outcome), " "))
+		}
+		if strings.Join(got, ", ") != strings.Join(want, ", ") {
+			t.Errorf("missing\n%s, want\n%s", strings.Join(got, ", "), strings.Join(want, ", "))
+		}
+	}
+	unused := []string{"p/unused expression false", "p/unused expression true"}
+	f("    - { name: x, input: { request: { stream: false } }, expect: { verdict: allow } }\n",
+		"p/flag expression true", unused[0], unused[1], "p/v false", "p/v messageExpression evaluated",
+		"p/l denied", "p/l reserved", "p/l limit evaluated", "p/l key[0] evaluated", "p/l key[1] evaluated", "p/l estimate evaluated", "p/l charge evaluated",
+		"p/sometimes valueExpression given")
+	f("    - { name: x, expect: { verdict: allow } }\n",
+		"p/flag expression false", unused[0], unused[1], "p/v false", "p/v messageExpression evaluated",
+		"p/l denied", "p/l unfired", "p/l charge evaluated", "p/sometimes valueExpression none")
+	f(`
+    - { name: a, usage: { output_tokens: 1 }, expect: { verdict: allow } }
+    - { name: b, input: { request: { n: 9, stream: false } }, expect: { verdict: deny } }
+    - { name: c, state: { p/l: { available: 0 } }, expect: { verdict: deny } }
+    - { name: d, input: { request: { stream: false } }, expect: { verdict: allow } }
+`, unused...)
 }
 
 func TestSelection(t *testing.T) {
@@ -223,5 +277,28 @@ func TestWarningsAreKept(t *testing.T) {
 	r, err := run(t, "    - { name: x, expect: { verdict: allow } }\n", Options{})
 	if err != nil || len(r.Warnings) != 1 || r.Warnings[0].Kind != policy.WarnRaise {
 		t.Errorf("%+v, %v", r.Warnings, err)
+	}
+}
+
+// TestRehearsalsCount: what Warn and Audit bindings say of a limit covers it,
+// and can be expected.
+func TestRehearsalsCount(t *testing.T) {
+	for action, field := range map[string]string{"Warn": "warnings", "Audit": "wouldDeny"} {
+		tests := `
+    - { name: full, expect: { verdict: allow, reserved: [] } }
+    - { name: spent, state: { p/l: { available: 0 } }, expect: { verdict: allow, ` + field + `: [p/l], errors: [] } }
+`
+		r, err := Run(fstest.MapFS{
+			"p.yaml":      {Data: []byte(strings.Replace(policies, "actions: [Deny]", "actions: ["+action+"]", 1))},
+			"t/test.yaml": {Data: []byte(suiteText(tests))},
+		}, []string{"t"}, Options{})
+		if err != nil || !r.Passed() {
+			t.Fatalf("%s: %+v, %v", action, r, err)
+		}
+		for _, m := range r.Coverage.Missing() {
+			if m.Kind == policy.LimitRule {
+				t.Errorf("%s: %s %s was never %s", action, m.Rule, m.Field, m.Outcome)
+			}
+		}
 	}
 }
