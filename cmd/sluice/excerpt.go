@@ -26,8 +26,8 @@ type excerpts struct {
 
 // write quotes the line of a fault below its text, with a caret under its column:
 //
-//	  6 |     - { name: v, expression: "request.modle == 'tiny'" }
-//	    |                               ^
+//	6 |     - { name: v, expression: "request.modle == 'tiny'" }
+//	  |                               ^
 //
 // A fault without a place, or in a file that cannot be read, gets no quote.
 func (x *excerpts) write(w io.Writer, at policy.Error) {

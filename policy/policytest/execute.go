@@ -17,9 +17,9 @@ type execution struct {
 	d *policy.Decision
 	// rehearsed is what the bindings that only audit say; zero without any.
 	rehearsed policy.RehearsalOutcome
-	charges  []int64 // parallel to d.Limits, nil without a usage
-	input    *policy.Input
-	observed *observer
+	charges   []int64 // parallel to d.Limits, nil without a usage
+	input     *policy.Input
+	observed  *observer
 	// reserved limits by rule, of every mode.
 	reserved map[string]bool
 }
