@@ -25,8 +25,11 @@ type candidate struct {
 
 	// The prediction, in tokens, sequences and seconds; see Fleet.predict. raw
 	// is the median, of which fixed is not learned; base and prefill are parts.
+	// foreign are the requests of other senders in the worker's hands.
 	ahead, running float64
+	foreign        float64
 	x              vector
+	speed          float64
 	fixed, raw     float64
 	base, prefill  float64
 	p90            float64
@@ -48,6 +51,46 @@ const (
 
 // cost is what the choice minimises, in seconds.
 func (c *candidate) cost() float64 { return c.raw + c.delay }
+
+// temper takes out of each prediction by how much the worker seems faster or
+// slower than the pool's other candidates as far as that is no more than the
+// scatter of its first tokens brings about by itself. Otherwise who happened to
+// be measured fast gets request after request while another does less.
+func (s *scratch) temper() {
+	for i := range s.candidates {
+		p := s.candidates[i].worker.predictor.pool
+		p.seeming, p.candidates = 0, 0
+	}
+	for i := range s.candidates {
+		c := &s.candidates[i]
+		p := c.worker.predictor.pool
+		p.seeming += c.seeming()
+		p.candidates++
+	}
+	for i := range s.candidates {
+		c := &s.candidates[i]
+		p := &c.worker.predictor
+		c.speed *= p.temper(c.seeming() - p.pool.seeming/float64(p.pool.candidates))
+	}
+}
+
+// seeming is the logarithm of how many times longer c's worker is predicted to
+// take for what this request needs there than its pool's coefficients say.
+func (c *candidate) seeming() float64 {
+	p := &c.worker.predictor
+	return math.Log(c.speed * p.coef.dot(c.x) / p.pool.coef.dot(c.x))
+}
+
+// conclude makes the prediction from what predict found. free is the mean rate at
+// which the candidates get requests that might have gone to any of them.
+func (c *candidate) conclude(free float64) {
+	p := &c.worker.predictor
+	c.raw = clamp(c.fixed+c.speed*p.coef.dot(c.x), minTTFT.Seconds(), maxTTFT.Seconds())
+	c.base = c.speed * p.coef[termBase]
+	c.prefill = c.speed * (p.coef[termTokens]*float64(c.work)/1000 + p.coef[termPairs]*c.pairs)
+	c.p90 = clamp(c.raw*p.upperFactor, c.raw, maxTTFT.Seconds())
+	c.delay = c.worker.delay(c, free)
+}
 
 // keyChain is the request's keys for one way of hashing it. Candidates that
 // agree on it share it, and there is mostly one.

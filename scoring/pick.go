@@ -147,6 +147,10 @@ func (f *Fleet) reserve(now time.Time, req *Request, s *scratch) *Reservation {
 		s.candidates[i].worker.predictor.pool.relax(latest, poolPatience*f.cfg.IdleHalfLife)
 		f.predict(now, req, s, &s.candidates[i])
 	}
+	s.temper()
+	for i := range s.candidates {
+		s.candidates[i].conclude(s.free)
+	}
 	var c *candidate
 	why := ReasonStrategy
 	if by := f.cfg.Strategy; by == StrategyTTFT {
@@ -159,7 +163,8 @@ func (f *Fleet) reserve(now time.Time, req *Request, s *scratch) *Reservation {
 	return r
 }
 
-// predict fills in a candidate's prediction. It requires that f.mu is held.
+// predict finds what a candidate's prediction is made of; see candidate.conclude.
+// It requires that f.mu is held.
 func (f *Fleet) predict(now time.Time, req *Request, s *scratch, c *candidate) {
 	w := c.worker
 	w.advance(now)
@@ -189,11 +194,7 @@ func (f *Fleet) predict(now time.Time, req *Request, s *scratch, c *candidate) {
 		w.spaceWait(now, f.cfg.LoadStale, s.keys(c), s.size(c), req.prompt(), others))
 	// What is ahead is computed in the same time.
 	c.fixed = max(0, c.fixed-perToken*c.ahead-perPair*pairs)
-	c.raw = clamp(c.fixed+speed*coef.dot(c.x), minTTFT.Seconds(), maxTTFT.Seconds())
-	c.base = speed * coef[termBase]
-	c.prefill = speed * (coef[termTokens]*float64(c.work)/1000 + coef[termPairs]*c.pairs)
-	c.p90 = clamp(c.raw*w.predictor.upperFactor, c.raw, maxTTFT.Seconds())
-	c.delay = w.delay(c, s.free, waiting+others, speed)
+	c.speed, c.foreign = speed, waiting+others
 }
 
 // attentionPairs counts, in millions, the (new token, token before it) pairs of

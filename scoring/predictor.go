@@ -66,6 +66,11 @@ const (
 	settled = 16
 	// unsettled is ln(actual/predicted) at the 90th percentile assumed before.
 	unsettled = 0.7
+	// doubt is how many standard errors a worker may seem faster or slower than
+	// the rest of its pool without being believed to be; normalP90 is the 90th
+	// percentile of a normal distribution in standard deviations.
+	doubt     = 1.5
+	normalP90 = 1.2816
 )
 
 // vector holds one number per term of the prediction, coefficients in seconds.
@@ -107,6 +112,8 @@ type predictor struct {
 
 	logSpeed float64
 	trained  int64
+	// known is the weight of the samples behind coef.
+	known float64
 	// last is when logSpeed was true, faded when the samples were last relaxed.
 	last, faded time.Time
 
@@ -172,6 +179,23 @@ func (p *predictor) speed(now time.Time, halfLife time.Duration) float64 {
 	return math.Exp(p.logSpeed * math.Exp2(-idle))
 }
 
+// temper returns the factor on a prediction that, by its logarithm, is off from
+// the mean of the pool's candidates. Of a difference within the doubt nothing
+// remains, of a large one nearly all: the non-negative garrote (L. Breiman,
+// Technometrics 37, 1995).
+//
+// The standard error of what was learned follows from the scatter of the worker's
+// errors: the speed factor is an exponentially weighted mean of them, and the
+// coefficients come from so many first tokens.
+func (p *predictor) temper(off float64) float64 {
+	scatter := max(0, p.upper-p.median) / normalP90
+	limit := doubt * doubt * scatter * scatter * (speedGain/(2-speedGain) + 1/(p.known+shared))
+	if off*off <= limit {
+		return math.Exp(-off)
+	}
+	return math.Exp(-limit / off)
+}
+
 // costs are the seconds of a token and of a million attention pairs at the given
 // speed factor.
 func (p *predictor) costs(speed float64) (perToken, perPair float64) {
@@ -229,7 +253,8 @@ func (p *predictor) train(now time.Time, halfLife time.Duration, x vector, predi
 // converges because the pull makes the problem strictly convex, and needs few
 // rounds because one first token changes little.
 func (p *predictor) solve() {
-	if p.recent.weight() == 0 {
+	p.known = p.recent.weight()
+	if p.known == 0 {
 		p.coef = p.pool.coef
 		return
 	}
@@ -358,6 +383,10 @@ type pool struct {
 	trained     int64
 	// at is when it last learned, or was relaxed; zero before.
 	at time.Time
+	// For the pick at hand: how many of its workers are candidates, and the sum
+	// of what scratch.temper compares.
+	candidates int
+	seeming    float64
 }
 
 func newPool(prior vector) *pool { return &pool{prior: prior, coef: prior} }

@@ -245,3 +245,56 @@ func TestFirstNoiseDoesNotCondemn(t *testing.T) {
 		t.Errorf("after three answers in time it is predicted at %.2f times the truth, want at most 1.25", got)
 	}
 }
+
+// TestTemper takes what the scatter explains for nothing and what it does not
+// for nearly all of what it is.
+func TestTemper(t *testing.T) {
+	p := newTrainer(vector{0.03, 0.125, 0.0002, 0.003})
+	p.noise = 0.3
+	p.meanError(200, 1)
+	for _, off := range []float64{0, 0.05, -0.05, 0.1} {
+		if left := off + math.Log(p.temper(off)); math.Abs(left) > 1e-9 {
+			t.Errorf("of %v, %v is believed, want nothing", off, left)
+		}
+	}
+	for _, off := range []float64{1, -1, 2} {
+		if left := off + math.Log(p.temper(off)); left/off < 0.9 || left/off > 1 {
+			t.Errorf("of %v, %v is believed, want nearly all", off, left)
+		}
+	}
+	last := math.Inf(-1)
+	for off := -2.0; off <= 2; off += 0.01 {
+		left := off + math.Log(p.temper(off))
+		if left < last-1e-9 {
+			t.Fatalf("at %v less is believed (%v) than of less (%v)", off, left, last)
+		}
+		last = left
+	}
+}
+
+// TestScatterMakesNoFavourite has alike workers whose first tokens scatter widely,
+// and one request at a time: none of them may get far more than its part.
+func TestScatterMakesNoFavourite(t *testing.T) {
+	for _, seed := range []uint64{1, 2, 3, 4} {
+		cfg := DefaultConfig()
+		cfg.Seed = seed
+		f := NewFleet(cfg)
+		ids := addWorkers(t, f, 2)
+		rng := rand.New(rand.NewPCG(seed, 9))
+		now, first := epoch, 0
+		const requests = 400
+		for i := range requests {
+			r := pick(t, f, now, &Request{Tokens: prompt(uint64(i)+1, 1500)})
+			if r.Worker().ID == ids[0] {
+				first++
+			}
+			now = now.Add(seconds(0.4 * math.Exp(0.4*rng.NormFloat64())))
+			r.FirstToken(now)
+			now = now.Add(100 * time.Millisecond)
+			r.Done(now, Completed)
+		}
+		if first < requests*9/20 || first > requests*11/20 {
+			t.Errorf("seed %d: of %d requests one of two alike workers got %d", seed, requests, first)
+		}
+	}
+}

@@ -186,8 +186,9 @@ func (w *worker) blockSize(assumed int) int {
 }
 
 // delay is the time that requests still to come lose on this worker if it takes
-// c, all together, in seconds. Whoever arrives while c is in the way waits for
-// c's own prefill; those delayed delay others in turn, which multiplies it by
+// c, all together, in seconds. Work that joins a backlog delays each arrival by
+// itself until the backlog is gone, and then by what is left of it, on average
+// half; those delayed delay others in turn, which multiplies it by
 // 1/(1-utilisation), as in any first-come-first-served queue. Without this term
 // a worker under load answers a long queue by computing on another worker what
 // it holds itself, which makes all queues longer.
@@ -196,17 +197,21 @@ func (w *worker) blockSize(assumed int) int {
 // to be asked for. Among full caches this changes little; it makes new prefixes
 // go where there is still room for them.
 //
-// Requests of other senders, n of them in the worker's hands, arrive at the rate
+// Requests of other senders that are in the worker's hands arrive at the rate
 // that Little's law gives for the time they stay. Each of several engines (ranks)
-// gets its part of all of them. The prefill is that of the
-// pool's coefficients: what tells two workers' coefficients apart is noise at
-// this place.
-func (w *worker) delay(c *candidate, free, n, speed float64) float64 {
-	rate := (c.bound + free + n/(c.raw+w.meanDecode)) / float64(w.engines())
-	busy := clamp(rate*speed*w.predictor.coef[termTokens]*w.meanTokens/1000, 0, busiest)
-	own := w.predictor.pool.coef.dot(vector{termTokens: float64(c.work) / 1000, termPairs: c.pairs})
-	again := evictedShare * w.evicted(c.work) / 1000 * w.predictor.pool.coef[termTokens]
-	return min(own*rate*(c.raw-c.base)/(1-busy), delayCap*c.prefill) + again
+// gets its part of all of them. What a token takes is taken from the pool's
+// coefficients: what tells two workers' coefficients apart is noise at this
+// place. How long the request is in the way is c's own, at the level of its
+// prediction.
+func (w *worker) delay(c *candidate, free float64) float64 {
+	pool := &w.predictor.pool.coef
+	level := (c.raw - c.fixed) / pool.dot(c.x)
+	rate := (c.bound + free + c.foreign/(c.raw+w.meanDecode)) / float64(w.engines())
+	busy := clamp(rate*level*pool[termTokens]*w.meanTokens/1000, 0, busiest)
+	own := pool.dot(vector{termTokens: float64(c.work) / 1000, termPairs: c.pairs})
+	backlog := max(0, c.raw-level*(pool[termBase]+own))
+	again := evictedShare * w.evicted(c.work) / 1000 * pool[termTokens]
+	return min(own*rate*(backlog+level*own/2)/(1-busy), delayCap*own) + again
 }
 
 // evicted is how many tokens must leave the caches for that many new ones to be

@@ -7,6 +7,7 @@
 #   REPS       3             repetitions, each with other prompts, the routers in rotated order
 #   REQUESTS   (as in engine_workloads.json)   requests of a run
 #   OUT        .cache/bench/engine             where results.json, table.md and the logs go
+#   PIN_WORKERS 1            a processor for each worker (workers.sh says why); empty: as the kernel likes
 #   BENCH_CACHE (.cache/bench), ENGINE_SCRIPTS, ENGINE_VENV, ENGINE_MODEL, ENGINE_WORKERS: see install.sh, workers.sh
 #
 # It needs two cores and 12 GB of memory, and a machine that does nothing else: what others use is in the results.
@@ -43,6 +44,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
+export PIN_WORKERS=${PIN_WORKERS-1}
 start_workers --enable-prompt-tokens-details --enable-scale-out
 python3 "$root/deploy/bench/engine.py" "${args[@]}" --sluice "$sluice" --model "$model" --out "$out" --logs "$work" \
   --policies "$root/policies/starter" --routers $routers --workloads $workloads --reps "${REPS:-3}" ${REQUESTS:+--requests "$REQUESTS"} \

@@ -5,6 +5,10 @@
 # .cache/engine: a virtual environment with vLLM (6 GB; ENGINE_VENV names another) and a small random model
 # (ENGINE_MODEL names another). ENGINE_WORKERS takes two workers that run already, as "PORT=PID PORT=PID".
 #
+# PIN_WORKERS, when set, gives each worker a processor of its own, as each has a GPU of its own elsewhere. Each engine
+# is two processes that compute and wait in turns, and both spin while they wait. Left alone, the kernel may put the
+# two that compute on one processor for as long as they run: half the speed, by chance.
+#
 # The caller has set root (this repository) and work (a folder for logs), and ends what `pids` lists.
 
 cache=$root/.cache/engine
@@ -46,7 +50,7 @@ start_workers() {
     for n in 1 2; do
       port=$(free_port) events=$(free_port) replay=$(free_port)
       # serve.sh sets a topic; the last of several settings counts.
-      "$scripts/serve.sh" "$n" "$port" "$events" "$replay" "$model" "$@" \
+      ${PIN_WORKERS:+taskset -c $(((n - 1) % $(nproc)))} "$scripts/serve.sh" "$n" "$port" "$events" "$replay" "$model" "$@" \
         --kv-events-config "{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:$events\",\"replay_endpoint\":\"tcp://*:$replay\"}" \
         >"$work/w$n.log" 2>&1 &
       pids+=($!)
