@@ -190,3 +190,7 @@ func (c *Config) validatePools(bad func(path, format string, args ...any)) {
 		seen[pool.Name] = true
 	}
 }
+
+// Operations lists the values of request.operation that this version knows. A
+// gateway may have others.
+func Operations() []string { return slices.Clone(operations) }

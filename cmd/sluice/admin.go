@@ -13,8 +13,8 @@ import (
 )
 
 // adminPages is the admin listener: /metrics for everyone who reaches it, and
-// /debug for holders of the admin token, if there is one. Nothing of the data
-// listener is here.
+// /debug and /admin for holders of the admin token, if there is one. Nothing of
+// the data listener is here.
 func (a *app) adminPages(reg *prometheus.Registry) (http.Handler, error) {
 	token := ""
 	if file := a.cfg.Listen.Admin.TokenFile; file != "" {
@@ -27,6 +27,9 @@ func (a *app) adminPages(reg *prometheus.Registry) (http.Handler, error) {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg}))
 	mux.Handle("GET /debug/workers", guarded(token, jsonPage(a.debugWorkers)))
 	mux.Handle("GET /debug/predictions", guarded(token, jsonPage(a.debugPredictions)))
+	mux.Handle("GET /debug/policies", guarded(token, jsonPage(a.reloads.page)))
+	// Pages of other origins that an operator's browser shows must not get through to it.
+	mux.Handle("POST /admin/reload", http.NewCrossOriginProtection().Handler(guarded(token, http.HandlerFunc(a.reloads.serveReload))))
 	return mux, nil
 }
 

@@ -30,7 +30,8 @@ type app struct {
 	cfg *Config
 	log *slog.Logger
 
-	docs    *documents
+	reloads *reloader
+	meter   *metrics
 	fleet   *scoring.Fleet
 	names   *workerNames
 	subs    *subscriptions
@@ -44,11 +45,26 @@ type app struct {
 	pages   http.Handler // of the admin listener
 
 	closers []func() error
+
+	first   *generation
+	base    *lasting
+	print   fingerprint     // of the first generation's files
+	file    string          // of the configuration, for reloads; empty: it does not change
+	hangups <-chan struct{} // ask for a reload; nil: never
+}
+
+// appOption sets what a gateway is built with beside its configuration.
+type appOption func(*app)
+
+// reloadFrom has the configuration read from that file again whenever something is reloaded, as also at
+// each value from hangups. Without it the configuration stays, and the files that it names are read again.
+func reloadFrom(file string, hangups <-chan struct{}) appOption {
+	return func(a *app) { a.file, a.hangups = file, hangups }
 }
 
 // run serves until ctx ends and has drained when it returns.
-func run(ctx context.Context, cfg *Config, log *slog.Logger) error {
-	a, err := newApp(cfg, log)
+func run(ctx context.Context, cfg *Config, log *slog.Logger, opts ...appOption) error {
+	a, err := newApp(cfg, log, opts...)
 	if err != nil {
 		return err
 	}
@@ -61,8 +77,11 @@ func run(ctx context.Context, cfg *Config, log *slog.Logger) error {
 
 // newApp builds the parts and takes the ports. Nothing runs yet but the
 // ledger's writer and the gateway's watcher.
-func newApp(cfg *Config, log *slog.Logger) (a *app, err error) {
+func newApp(cfg *Config, log *slog.Logger, opts ...appOption) (a *app, err error) {
 	a = &app{cfg: cfg, log: log}
+	for _, o := range opts {
+		o(a)
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.Close())
@@ -92,14 +111,18 @@ func (a *app) Close() error {
 	return errors.Join(errs...)
 }
 
+// load builds the first generation. A change of its files while the gateway starts is found when the reloader
+// looks at them.
 func (a *app) load() (err error) {
-	a.docs, err = loadDocuments(a.cfg, time.Now())
-	if err != nil {
+	now := time.Now()
+	a.print = sourcesOf(a.file, a.cfg).fingerprint()
+	if a.base, err = newLasting(a.cfg, now); err != nil {
 		return err
 	}
-	for _, w := range a.docs.policies.Warnings() {
-		a.log.Info("policy warning", "kind", w.Kind, "file", w.File, "line", w.Line, "path", w.Path, "text", w.Text)
+	if a.first, err = a.base.generation(a.cfg, 1, now); err != nil {
+		return err
 	}
+	logWarnings(a.log, a.first)
 	return nil
 }
 
@@ -129,12 +152,8 @@ func (a *app) buildFleet() error {
 }
 
 func (a *app) buildTokens() (err error) {
-	pools, err := gatewayPools(a.cfg)
-	if err != nil {
-		return err
-	}
-	keys := make(map[string]string, len(pools))
-	for name, p := range pools {
+	keys := make(map[string]string, len(a.base.pools))
+	for name, p := range a.base.pools {
 		keys[name] = p.APIKey
 	}
 	a.tokens, err = newTokenizers(a.cfg, loadTokenizer, newRoster(a.fleet, keys), a.log)
@@ -160,26 +179,25 @@ func (a *app) buildGateway() error {
 	if err != nil {
 		return err
 	}
-	st, err := gatewayState(a.cfg, a.docs)
-	if err != nil {
-		return err
-	}
-	tenants, err := chargeback.NewTenantMetrics(metricsConfig(a.cfg, a.docs))
+	tenants, err := chargeback.NewTenantMetrics(a.first.metrics)
 	if err != nil {
 		return fmt.Errorf("cannot set up the tenants' metrics: %w", err)
 	}
 	reg := prometheus.NewRegistry()
-	meter := newMetrics(reg, tenants, a.names, a.docs.policies.Revision())
+	a.meter = newMetrics(reg, tenants, a.names)
+	a.meter.inForce(nil, a.first)
 	a.gateway, err = gateway.New(gc, gateway.Parts{
 		Router: a.fleet, Limiter: a.limiter, Tokenizer: a.tokens, Ledger: a.ledger,
-		Meter: meters{meter, a.tokens}, Health: a.checker, Log: a.log, Ready: a.notReady,
-	}, st)
+		Meter: meters{a.meter, a.tokens}, Health: a.checker, Log: a.log, Ready: a.notReady, Details: a.details,
+	}, a.first.state)
 	if err != nil {
 		return err
 	}
 	a.onClose(a.gateway.Close)
+	a.reloads = newReloader(a.file, a.first, a.print, a.base, a.install, a.hangups, a.log)
 	reg.MustRegister(&stateCollector{
 		gateway: a.gateway, fleet: a.fleet, limiter: a.limiter, ledger: a.ledger, tokens: a.tokens, kv: a.subs.stats, checker: a.checker,
+		reloads: a.reloads,
 	})
 	a.pages, err = a.adminPages(reg)
 	return err
@@ -198,8 +216,20 @@ func (m meters) Observe(s *gateway.Summary) {
 	m.tokens.observe(s)
 }
 
-// startTime is what model listings show as created.
-func startTime() int64 { return time.Now().Unix() }
+// install makes a generation the one of every request that begins from now on. Limits, workers and the
+// ledger are the same as before; requests that run keep the generation they have.
+func (a *app) install(old, fresh *generation) {
+	a.gateway.Swap(fresh.state)
+	a.meter.inForce(old, fresh)
+}
+
+// details says, in words of a fixed list, what is amiss although the gateway can serve.
+func (a *app) details() []string {
+	if a.reloads.failing() {
+		return []string{"reload_failed"}
+	}
+	return nil
+}
 
 // metricsConfig is the allowlist of the tenants' metrics.
 func metricsConfig(cfg *Config, docs *documents) chargeback.MetricsConfig {
@@ -289,6 +319,7 @@ func (a *app) serve(ctx context.Context) error {
 	}
 	group.Go(func() error { return a.checker.Run(failed) })
 	group.Go(func() error { a.tokens.Run(failed); return nil })
+	group.Go(func() error { return a.reloads.Run(failed) })
 	group.Go(func() error { return a.gateway.Serve(a.public, tlsCfg) })
 	group.Go(func() error {
 		if err := admin.Serve(a.admin); err != nil && !errors.Is(err, http.ErrServerClosed) {
@@ -297,7 +328,7 @@ func (a *app) serve(ctx context.Context) error {
 		return nil
 	})
 	a.log.Info("serving", "public", a.public.Addr().String(), "admin", a.admin.Addr().String(),
-		"tls", tlsCfg != nil, "policy", a.docs.policies.Revision(), "pid", os.Getpid())
+		"tls", tlsCfg != nil, "policy", a.first.docs.policies.Revision(), "pid", os.Getpid())
 	select {
 	case <-ctx.Done():
 	case <-failed.Done():

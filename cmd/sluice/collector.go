@@ -26,12 +26,17 @@ type stateCollector struct {
 	tokens  *tokenizers
 	kv      func() []kvSource
 	checker *discovery.Checker
+	reloads *reloader
 }
 
 var (
 	descInFlight    = desc("sluice_http_requests_in_flight", "Requests between their first check and their end.", "route")
 	descConns       = desc("sluice_http_connections", "Open client connections.")
 	descDraining    = desc("sluice_draining", "1 while the gateway is shutting down.")
+	descReloads     = desc("sluice_config_reloads_total", "Reloads by result: success, failure.", "result")
+	descGeneration  = desc("sluice_config_generation", "Number of the generation in force, from 1.")
+	descReloadOK    = desc("sluice_config_last_reload_successful", "0 while what the files say is not in force, because it could not be loaded.")
+	descLoaded      = desc("sluice_config_loaded_timestamp_seconds", "When the generation in force was loaded.")
 	descDegraded    = desc("sluice_degraded", "Workers, cache views and models that are not as they should be, by why.", "part", "reason")
 	descReady       = desc("sluice_worker_ready", "1 if the worker may be picked.", "pool", "worker")
 	descWorkerState = desc("sluice_worker_state", "1 for the worker's state: new, ready, trial, down, unusable, ejected.", "pool", "worker", "state")
@@ -102,6 +107,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	c.collectViews(ch)
 	c.collectTokens(ch)
 	c.collectBooks(ch)
+	c.collectReloads(ch)
 	c.collectDegraded(ch)
 }
 
@@ -126,6 +132,17 @@ func (c *stateCollector) collectEdge(ch chan<- prometheus.Metric) {
 	}
 	gauge(ch, descConns, float64(c.gateway.Connections()))
 	gauge(ch, descDraining, oneIf(c.gateway.Draining()))
+}
+
+// collectReloads tells which generation is in force, and whether it is what the files say.
+func (c *stateCollector) collectReloads(ch chan<- prometheus.Metric) {
+	good, failed := c.reloads.counts()
+	counter(ch, descReloads, float64(good), "success")
+	counter(ch, descReloads, float64(failed), "failure")
+	g := c.reloads.generation()
+	gauge(ch, descGeneration, float64(g.number))
+	gauge(ch, descLoaded, float64(g.loaded.UnixMilli())/1000)
+	gauge(ch, descReloadOK, oneIf(!c.reloads.failing()))
 }
 
 // workers are those in force. A removed one that still has requests has no series: its successor may
@@ -192,6 +209,7 @@ func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
 	n := map[state]int{
 		{"worker", "not_ready"}: 0, {"view", "not_reporting"}: 0, {"view", "incomplete"}: 0, {"view", "recovering"}: 0,
 		{"discovery", "failing"}:    0,
+		{"config", "reload_failed"}: 0,
 		{"tokenizer", "unverified"}: 0, {"tokenizer", "remote"}: 0, {"tokenizer", "partial"}: 0, {"tokenizer", "mismatch"}: 0,
 	}
 	for _, w := range c.workers() {
@@ -222,6 +240,9 @@ func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
 		if s := m.state(); s != tokensVerified {
 			n[state{"tokenizer", s.String()}]++
 		}
+	}
+	if c.reloads.failing() {
+		n[state{"config", "reload_failed"}] = 1
 	}
 	for s, count := range n {
 		gauge(ch, descDegraded, float64(count), s.part, s.reason)

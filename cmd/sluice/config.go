@@ -21,6 +21,7 @@ type Config struct {
 	Tenants        TenantsConfig        `yaml:"tenants"`
 	Policy         PolicyConfig         `yaml:"policy"`
 	CacheIsolation CacheIsolationConfig `yaml:"cacheIsolation"`
+	Reload         ReloadConfig         `yaml:"reload"`
 	Models         []ModelConfig        `yaml:"models"`
 	Pools          []PoolConfig         `yaml:"pools"`
 	Health         HealthConfig         `yaml:"health"`
@@ -127,6 +128,7 @@ type PoolConfig struct {
 	Models     []string          `yaml:"models"`   // names from Config.Models, served by every worker
 	Adapters   []string          `yaml:"adapters"` // names from Config.Models: LoRA adapters, served by the workers that have them loaded
 	Labels     map[string]string `yaml:"labels"`   // for requirePoolLabels of policies
+	Unsalted   []string          `yaml:"unsalted"` // operations for which its workers share prefix caches whatever the salt; "*": all
 	APIKeyFile string            `yaml:"apiKeyFile"`
 	Workers    []WorkerConfig    `yaml:"workers"`
 	// WorkersFrom is a list that changes while the gateway runs, beside Workers.
@@ -305,6 +307,7 @@ func DefaultConfig() Config {
 			DefaultMaxTokens: 4096,
 		},
 		CacheIsolation: CacheIsolationConfig{Default: "tenant"},
+		Reload:         defaultReload(),
 		Health: HealthConfig{
 			Interval:        2 * time.Second,
 			Timeout:         time.Second,

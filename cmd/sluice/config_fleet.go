@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/sluicegate/sluice/policy"
 )
 
 // models checks the models and that every name leads to one model.
@@ -105,6 +107,10 @@ func (v *validator) pools() {
 				v.errorf(at+".labels."+key, "a label's key has 1 to 63 characters and its value at most 63")
 			}
 		}
+		for j, op := range p.Unsalted {
+			v.oneOf(fmt.Sprintf("%s.unsalted[%d]", at, j), op, append([]string{"*"}, policy.Operations()...)...)
+		}
+		v.unique(at+".unsalted", p.Unsalted)
 		if len(p.Workers) == 0 && !p.WorkersFrom.Enabled() && !v.given(at+".workersFrom.") {
 			v.errorf(at+".workers", "is empty, should list at least one worker, or workersFrom should say where they are listed")
 		}

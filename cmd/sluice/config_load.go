@@ -62,6 +62,32 @@ func LoadConfig(path string) (cfg *Config, warnings []Issue, err error) {
 // parseConfig is LoadConfig on the file's bytes; path names it in messages, and its folder is what
 // relative paths start from.
 func parseConfig(path string, data []byte) (*Config, []Issue, error) {
+	p, warnings, err := parsePositions(path, data)
+	if err != nil {
+		return nil, warnings, err
+	}
+	return p.cfg, warnings, nil
+}
+
+// parsedConfig is a valid configuration that knows where in its file the values are.
+type parsedConfig struct {
+	file      string
+	cfg       *Config
+	positions map[string]filePosition // by path
+}
+
+// readConfig is LoadConfig with the places of values, and without warnings.
+func readConfig(path string) (*parsedConfig, error) {
+	data, err := readBounded(path, maxConfigBytes)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the configuration: %w", err)
+	}
+	p, _, err := parsePositions(path, data)
+	return p, err
+}
+
+// parsePositions is parseConfig with the places of values.
+func parsePositions(path string, data []byte) (*parsedConfig, []Issue, error) {
 	c := DefaultConfig()
 	d := yamlDecoder{file: path}
 	d.decode(data, &c)
@@ -78,7 +104,7 @@ func parseConfig(path string, data []byte) (*Config, []Issue, error) {
 	if len(issues) > 0 {
 		return nil, v.warnings, &ConfigError{Issues: issues}
 	}
-	return &c, v.warnings, nil
+	return &parsedConfig{file: path, cfg: &c, positions: d.positions}, v.warnings, nil
 }
 
 func sortIssues(issues []Issue) {

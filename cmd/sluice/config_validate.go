@@ -38,8 +38,8 @@ var (
 	headerPattern    = regexp.MustCompile(`^[a-z0-9!#$%&'*+.^_|~-]{1,64}$`)
 	principalPattern = regexp.MustCompile(`^(key|jwt|mtls):.+$`)
 	claimPattern     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
-	// claimTypePattern is a CEL scalar or a list of one.
-	claimTypePattern = regexp.MustCompile(`^(?:list\()?(?:bool|int|uint|double|string|bytes|duration|timestamp)\)?$`)
+	// claimTypePattern is a type that policies know for claims: a scalar or a list of one.
+	claimTypePattern = regexp.MustCompile(`^(?:bool|int|double|string|list\((?:bool|int|double|string)\))$`)
 )
 
 const (
@@ -53,6 +53,7 @@ func (v *validator) validate() {
 	v.limits()
 	v.policy()
 	v.cacheIsolation()
+	v.reload()
 	v.models()
 	v.pools()
 	v.pacing()
@@ -132,7 +133,7 @@ func (v *validator) tls(path string, t TLSConfig) {
 	}
 	pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
 	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) { // files() reports those
+		if !isMissing(err) { // files() reports those
 			v.errorf(path, "cannot use the certificate and its key: %v", err)
 		}
 		return
@@ -255,7 +256,7 @@ func (v *validator) policy() {
 	for name, typ := range p.Claims {
 		at := "policy.claims." + name
 		v.matching(at, name, claimPattern, "letters, digits and underscores, so that policies can write principal.claims.NAME")
-		v.matching(at, typ, claimTypePattern, "bool, int, uint, double, string, bytes, duration, timestamp, or a list such as list(string)")
+		v.matching(at, typ, claimTypePattern, "string, int, double, bool, or a list of one of them such as list(string)")
 	}
 }
 
@@ -295,7 +296,7 @@ func (v *validator) cacheIsolation() {
 		}
 		return
 	}
-	if _, err := readKey(c.KeyFile); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+	if _, err := readKey(c.KeyFile); err != nil && !isMissing(err) {
 		v.errorf("cacheIsolation.keyFile", "%v", err)
 	}
 }
@@ -385,10 +386,15 @@ func (v *validator) files() {
 		if *s.value == "" {
 			continue
 		}
-		if _, err := readSecretText(*s.value); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+		if _, err := readSecretText(*s.value); err != nil && !isMissing(err) {
 			v.errorf(s.key, "cannot use %s: %v", *s.value, err)
 		}
 	}
+}
+
+// isMissing reports whether an error is that of a file that can't be opened, which files reports.
+func isMissing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)
 }
 
 // readable records an error unless p can be opened and is of its kind.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -48,7 +49,7 @@ func runDemo(ctx context.Context, opts demoOptions, check bool, out, diag io.Wri
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	a, err := newApp(d.cfg, log)
+	a, err := newApp(d.cfg, log, reloadFrom(filepath.Join(d.dir, "sluice.yaml"), nil))
 	if err != nil {
 		return err
 	}

@@ -64,9 +64,9 @@ func startStack(t *testing.T, change ...func(*Config)) (*demo, *app) {
 
 // serveApp runs a gateway for a test and waits until it knows the demo's
 // workers and what they hold.
-func serveApp(t *testing.T, cfg *Config, log *slog.Logger) *app {
+func serveApp(t *testing.T, cfg *Config, log *slog.Logger, opts ...appOption) *app {
 	t.Helper()
-	a, err := newApp(cfg, log)
+	a, err := newApp(cfg, log, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

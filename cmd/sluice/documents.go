@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,10 +20,11 @@ type documents struct {
 	directory *authn.Directory
 	prices    *chargeback.Prices // nil without a price table
 	policies  *policy.Set
+	cacheKey  []byte // nil without a key file
 }
 
-// loadDocuments loads the tenants, the prices and the policies, in that order, as of now. It goes on
-// after a failure, so that the error lists what is wrong in all of them, one line each.
+// loadDocuments loads the tenants, the prices, the policies and the cache isolation key, in that order, as
+// of now. It goes on after a failure, so that the error lists what is wrong in all of them, one line each.
 func loadDocuments(cfg *Config, now time.Time) (*documents, error) {
 	var d documents
 	var errs []error
@@ -35,7 +37,10 @@ func loadDocuments(cfg *Config, now time.Time) (*documents, error) {
 			errs = append(errs, err)
 		}
 	}
-	if d.policies, err = loadPolicies(cfg, d.prices, now); err != nil {
+	if d.policies, err = loadPolicies(cfg, &d, now); err != nil {
+		errs = append(errs, err)
+	}
+	if err = d.loadKey(cfg); err != nil {
 		errs = append(errs, err)
 	}
 	if len(errs) > 0 {
@@ -44,10 +49,33 @@ func loadDocuments(cfg *Config, now time.Time) (*documents, error) {
 	return &d, nil
 }
 
+// loadKey reads the cache isolation key. Policies that isolate need one, whatever the default is: without a
+// key a salt could be computed from a tenant's name, which stands in the workers' cache events.
+func (d *documents) loadKey(cfg *Config) (err error) {
+	if cfg.CacheIsolation.KeyFile == "" {
+		if d.policies != nil && d.policies.Isolates() {
+			return fmt.Errorf("%s: cacheIsolation.keyFile is missing from the configuration, should be a file of %d random bytes or more, as these policies isolate caches; for example: openssl rand -out cache.key %d",
+				cfg.Policy.Dir, minKeyBytes, minKeyBytes)
+		}
+		return nil
+	}
+	if d.cacheKey, err = readKey(cfg.CacheIsolation.KeyFile); err != nil {
+		return fmt.Errorf("cannot read cacheIsolation.keyFile: %w", err)
+	}
+	return nil
+}
+
 // loadPolicies compiles the configuration's policies. Names of files in errors start from the working
 // directory, as they do for every other file.
-func loadPolicies(cfg *Config, prices *chargeback.Prices, now time.Time) (*policy.Set, error) {
-	set, err := policy.Load(policyConfig(cfg, prices, now), os.DirFS(cfg.Policy.Dir))
+func loadPolicies(cfg *Config, d *documents, now time.Time) (*policy.Set, error) {
+	pc := policyConfig(cfg, d.prices, now)
+	if d.directory != nil {
+		pc.Tenants = []policy.TenantInfo{} // not nil: they are known
+		for _, t := range d.directory.Tenants() {
+			pc.Tenants = append(pc.Tenants, policy.TenantInfo{ID: t.ID, Team: t.Team, Tier: t.Tier, Labels: t.Labels})
+		}
+	}
+	set, err := policy.Load(pc, os.DirFS(cfg.Policy.Dir))
 	if err != nil {
 		return nil, locatedIn(cfg.Policy.Dir, err)
 	}
@@ -85,7 +113,7 @@ func policyConfig(cfg *Config, prices *chargeback.Prices, now time.Time) policy.
 	}
 	for i := range cfg.Pools {
 		p := &cfg.Pools[i]
-		pc.Pools = append(pc.Pools, policy.Pool{Name: p.Name, Models: slices.Concat(p.Models, p.Adapters), Labels: p.Labels})
+		pc.Pools = append(pc.Pools, policy.Pool{Name: p.Name, Models: slices.Concat(p.Models, p.Adapters), Labels: p.Labels, Unsalted: p.Unsalted})
 	}
 	return pc
 }

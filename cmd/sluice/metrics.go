@@ -2,8 +2,8 @@ package main
 
 import (
 	"runtime"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,6 +30,7 @@ var (
 type metrics struct {
 	tenants *chargeback.TenantMetrics
 	workers *workerNames
+	rules   ruleNames
 
 	requests, framing, auth, disconnects, streamErrors, malformed *prometheus.CounterVec
 	usageUnknown, decisions, policyErrors, limitRejections        *prometheus.CounterVec
@@ -37,10 +38,11 @@ type metrics struct {
 	rehearsalsSkipped, labelsIgnored                              prometheus.Counter
 	duration, bodyBytes, ttft, upstreamTTFT, perToken, overhead   *prometheus.HistogramVec
 	policySeconds, policyCost, predictionError                    prometheus.Histogram
+	configInfo                                                    *prometheus.GaugeVec
 }
 
 // newMetrics registers the series on reg.
-func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, workers *workerNames, revision string) *metrics {
+func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, workers *workerNames) *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 		reg.MustRegister(c)
@@ -89,8 +91,39 @@ func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, wo
 	reg.MustRegister(info, policies, tenants, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	workers.onGone(func(name string) { m.attempts.DeletePartialMatch(prometheus.Labels{"worker": name}) })
 	info.WithLabelValues(buildVersion(), runtime.Version()).Set(1)
-	policies.WithLabelValues(revision).Set(1)
+	m.configInfo = policies
 	return m
+}
+
+// inForce follows a change of the generation; old is nil for the first one. What no longer has a name in the
+// configuration loses its series.
+func (m *metrics) inForce(old, fresh *generation) {
+	if old != nil {
+		if err := m.tenants.Reconfigure(fresh.metrics); err != nil {
+			panic("BUG: a generation's metrics were not validated: " + err.Error())
+		}
+		for _, class := range old.cfg.Policy.Classes {
+			if !slices.Contains(fresh.cfg.Policy.Classes, class) {
+				m.deleteAll(prometheus.Labels{"class": class}, m.ttft.MetricVec, m.upstreamTTFT.MetricVec, m.perToken.MetricVec)
+			}
+		}
+	}
+	m.rules.set(fresh.docs.policies, func(policy, rule string) {
+		if rule == "" {
+			m.deleteAll(prometheus.Labels{"policy": policy}, m.decisions.MetricVec, m.policyErrors.MetricVec)
+			return
+		}
+		m.deleteAll(prometheus.Labels{"policy": policy, "rule": rule}, m.decisions.MetricVec)
+		m.deleteAll(prometheus.Labels{"limit": policy + "/" + rule}, m.limitRejections.MetricVec)
+	})
+	m.configInfo.Reset()
+	m.configInfo.WithLabelValues(fresh.docs.policies.Revision()).Set(1)
+}
+
+func (m *metrics) deleteAll(labels prometheus.Labels, of ...*prometheus.MetricVec) {
+	for _, vec := range of {
+		vec.DeletePartialMatch(labels)
+	}
 }
 
 // AuthFailed implements gateway.Meter.
@@ -141,20 +174,18 @@ func (m *metrics) observePolicy(s *gateway.Summary) {
 		rules []policy.RuleRef
 	}{{"deny", d.Denials}, {"warn", d.Warnings}, {"would_deny", d.WouldDeny}} {
 		for _, r := range outcome.rules {
-			p, rule, _ := strings.Cut(r.Rule, "/")
-			m.decisions.WithLabelValues(p, rule, outcome.name).Inc()
+			m.rules.with(r.Rule, func(policy, rule string) { m.decisions.WithLabelValues(policy, rule, outcome.name).Inc() })
 		}
 	}
 	if d.Allow {
 		m.decisions.WithLabelValues("", "", "allow").Inc()
 	}
 	for _, e := range d.Errors {
-		p, _, _ := strings.Cut(e.Rule, "/")
-		m.policyErrors.WithLabelValues(p, string(e.ErrorKind)).Inc()
+		m.rules.with(e.Rule, func(policy, _ string) { m.policyErrors.WithLabelValues(policy, string(e.ErrorKind)).Inc() })
 	}
 	for _, l := range s.Refused {
 		if l.Mode == policy.Enforced {
-			m.limitRejections.WithLabelValues(l.Rule, string(l.Unit)).Inc()
+			m.rules.limit(l.Rule, func(limit string) { m.limitRejections.WithLabelValues(limit, string(l.Unit)).Inc() })
 		}
 	}
 }

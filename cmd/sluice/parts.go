@@ -28,28 +28,6 @@ func gatewayConfig(cfg *Config) (gateway.Config, error) {
 	return gc, nil
 }
 
-// gatewayState returns the first generation. It reads the cache isolation key and the pools' API keys.
-func gatewayState(cfg *Config, docs *documents) (*gateway.State, error) {
-	models, err := gateway.NewModels(gatewayModels(cfg, startTime()))
-	if err != nil {
-		return nil, fmt.Errorf("cannot use the models: %w", err)
-	}
-	pools, err := gatewayPools(cfg)
-	if err != nil {
-		return nil, err
-	}
-	st := &gateway.State{
-		Identifier: docs.directory, Policies: docs.policies, Models: models, Pools: pools, Pricer: pricer{docs.prices},
-		PolicyHeaders: cfg.Policy.Headers, LabelPrincipals: cfg.Policy.LabelPrincipals, Generation: 1,
-	}
-	if cfg.CacheIsolation.KeyFile != "" {
-		if st.CacheKey, err = readKey(cfg.CacheIsolation.KeyFile); err != nil {
-			return nil, fmt.Errorf("cannot read cacheIsolation.keyFile: %w", err)
-		}
-	}
-	return st, nil
-}
-
 // tlsConfig returns the public listener's TLS, or nil for clear text.
 func tlsConfig(t TLSConfig) (*tls.Config, error) {
 	if !t.Enabled() {

@@ -26,6 +26,10 @@ func metricFamilies() []metricFamily {
 	return []metricFamily{
 		{"sluice_build_info", []string{"version", "go_version"}, 0},
 		{"sluice_config_info", []string{"digest"}, 0},
+		{"sluice_config_reloads_total", []string{"result"}, 0},
+		{"sluice_config_generation", nil, 0},
+		{"sluice_config_last_reload_successful", nil, 0},
+		{"sluice_config_loaded_timestamp_seconds", nil, 0},
 		{"sluice_http_requests_total", []string{"route", "method", "status", "dialect"}, 0},
 		{"sluice_http_framing_rejections_total", []string{"reason"}, 0},
 		{"sluice_http_request_duration_seconds", []string{"route"}, duration},
@@ -113,7 +117,7 @@ func metricFamilies() []metricFamily {
 // there are, or a round number above.
 var fixedLabels = map[string]int{
 	"route": 7, "method": 8, "status": 24, "dialect": 2, "phase": 6, "code": 16, "reason": 16, "decision": 4, "unit": 6,
-	"percentile": 2, "result": 5, "state": 5, "source": 5, "shape": 10, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 4,
+	"percentile": 2, "result": 5, "state": 5, "source": 5, "shape": 10, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 5,
 	"sluice_degraded/reason":             4,
 	"sluice_route_tokenizer_shape/state": 3, "sluice_route_tokenize_breaker/state": 3,
 	// A worker is in one state at a time.
@@ -148,8 +152,8 @@ func ownSeries(cfg *Config, set *policy.Set) int {
 		}
 	}
 	sizes["sluice_upstream_attempts_total/worker"] += sizes["worker"]
-	policies := make(map[string]bool)
-	rules, limits := 1, 0 // a decision without a rule is an allow
+	policies := map[string]bool{otherRule: true}
+	rules, limits := 3, 1 // a decision without a rule is an allow; other rules of policies in force, and of others
 	for _, r := range set.Rules() {
 		rules++
 		if r.Kind == policy.LimitRule {

@@ -1,12 +1,8 @@
 package main
 
 import (
-	"context"
 	"io"
 	"log/slog"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -17,7 +13,10 @@ func newServeCommand() *cobra.Command {
 		Use:   "serve -c FILE",
 		Short: "Run the gateway",
 		Long: "Run the gateway until SIGTERM or SIGINT, then drain: running requests go on until drain.deadline.\n" +
-			"A second signal ends the process at once.",
+			"A second signal ends the process at once.\n\n" +
+			"A change of the policies, the tenants, the prices or the configuration is loaded when the files change, at\n" +
+			"SIGHUP, and at POST /admin/reload on the admin listener: all of it or nothing. Running requests go on as they\n" +
+			"began.",
 		Args: cobra.NoArgs,
 		RunE: command(func(cmd *cobra.Command, _ []string) error {
 			cfg, warnings, err := LoadConfig(configFile)
@@ -28,9 +27,9 @@ func newServeCommand() *cobra.Command {
 			for _, w := range warnings {
 				log.Warn("configuration", "file", w.File, "line", w.Line, "path", w.Path, "warning", w.Text)
 			}
-			ctx, stop := onSignals(cmd.Context(), log)
+			ctx, hangups, stop := onSignals(cmd.Context(), log)
 			defer stop()
-			return run(ctx, cfg, log)
+			return run(ctx, cfg, log, reloadFrom(configFile, hangups))
 		}),
 	}
 	addConfigFlag(cmd, &configFile)
@@ -42,38 +41,6 @@ func addConfigFlag(cmd *cobra.Command, file *string) {
 	cmd.Flags().StringVarP(file, "config", "c", "", "configuration file")
 	if err := cmd.MarkFlagRequired("config"); err != nil {
 		panic("BUG: " + err.Error())
-	}
-}
-
-// onSignals returns a context that ends at the first SIGTERM or SIGINT. A second one ends the process
-// with code 1, whatever is still running. stop waits for nothing and leaves no goroutine behind.
-func onSignals(parent context.Context, log *slog.Logger) (ctx context.Context, stop func()) {
-	ctx, cancel := context.WithCancel(parent)
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	done := make(chan struct{})
-	finished := make(chan struct{})
-	go func() {
-		defer close(finished)
-		for n := 0; ; n++ {
-			select {
-			case s := <-signals:
-				if n > 0 {
-					log.Error("second signal, ending at once", "signal", s.String())
-					os.Exit(exitFailed)
-				}
-				log.Info("signal, draining", "signal", s.String())
-				cancel()
-			case <-done:
-				return
-			}
-		}
-	}()
-	return ctx, func() {
-		signal.Stop(signals)
-		close(done)
-		<-finished
-		cancel()
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 // The first signal ends the context that serve runs under; stop leaves no goroutine and no handler behind.
 func TestFirstSignalDrains(t *testing.T) {
-	ctx, stop := onSignals(t.Context(), slog.New(slog.DiscardHandler))
+	ctx, _, stop := onSignals(t.Context(), slog.New(slog.DiscardHandler))
 	defer stop()
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)

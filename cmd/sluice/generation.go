@@ -1,0 +1,142 @@
+package main
+
+import (
+	"crypto/rand"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/sluicegate/sluice/gateway"
+	"github.com/sluicegate/sluice/tenancy/chargeback"
+)
+
+// generation is one complete load of everything that reloads together. Nothing changes it; a request keeps
+// the one that it began with.
+type generation struct {
+	number  uint64 // from 1
+	cfg     *Config
+	docs    *documents
+	state   *gateway.State
+	metrics chargeback.MetricsConfig
+	loaded  time.Time
+}
+
+// lasting is what every generation has in common, since it is fixed when the gateway starts.
+type lasting struct {
+	created int64                   // what model listings show
+	pools   map[string]gateway.Pool // with the workers' API keys
+	// spareKey keys the salts of clients where nothing is isolated and no key is configured. It is of this
+	// process alone, so that nobody can compute a salt from a tenant's name.
+	spareKey []byte
+}
+
+func newLasting(cfg *Config, now time.Time) (*lasting, error) {
+	pools, err := gatewayPools(cfg)
+	if err != nil {
+		return nil, err
+	}
+	l := &lasting{created: now.Unix(), pools: pools, spareKey: make([]byte, minKeyBytes)}
+	if _, err := rand.Read(l.spareKey); err != nil {
+		return nil, fmt.Errorf("cannot make a key: %w", err)
+	}
+	return l, nil
+}
+
+// generation loads the documents that cfg names, as of now, and builds what requests need of them. An
+// error lists everything that is wrong, one line each; then nothing has changed anywhere.
+func (l *lasting) generation(cfg *Config, number uint64, now time.Time) (*generation, error) {
+	docs, err := loadDocuments(cfg, now)
+	if err != nil {
+		return nil, err
+	}
+	models, err := gateway.NewModels(gatewayModels(cfg, l.created))
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the models: %w", err)
+	}
+	g := &generation{number: number, cfg: cfg, docs: docs, loaded: now, metrics: metricsConfig(cfg, docs)}
+	if err := g.metrics.Validate(); err != nil {
+		return nil, fmt.Errorf("cannot set up the tenants' metrics: %w", err)
+	}
+	g.state = &gateway.State{
+		Identifier: docs.directory, Policies: docs.policies, Models: models, Pools: l.pools, Pricer: pricer{docs.prices},
+		PolicyHeaders: cfg.Policy.Headers, LabelPrincipals: cfg.Policy.LabelPrincipals,
+		CacheKey: docs.cacheKey, Generation: number,
+	}
+	if docs.cacheKey == nil {
+		g.state.CacheKey = l.spareKey
+	}
+	return g, nil
+}
+
+// nextPrice is the next instant after now at which some price begins or ends to hold; zero if there is
+// none.
+func nextPrice(prices *chargeback.Prices, now time.Time) (next time.Time) {
+	for _, p := range prices.All() {
+		for _, at := range [...]time.Time{p.ValidFrom, p.ValidTo} {
+			if at.After(now) && (next.IsZero() || at.Before(next)) {
+				next = at
+			}
+		}
+	}
+	return next
+}
+
+// keepReloadable copies to a configuration what can be changed without a restart from another one. What
+// is left different needs one.
+func (c *Config) keepReloadable(from *Config) {
+	c.Policy, c.CacheIsolation = from.Policy, from.CacheIsolation
+	c.Tenants, c.Prices, c.Metrics = from.Tenants, from.Prices, from.Metrics
+	if len(c.Models) == len(from.Models) {
+		c.Models = slices.Clone(c.Models)
+		for i := range c.Models {
+			m, f := &c.Models[i], &from.Models[i]
+			m.Aliases, m.Family, m.ContextLength, m.DefaultMaxTokens = f.Aliases, f.Family, f.ContextLength, f.DefaultMaxTokens
+		}
+	}
+	if len(c.Pools) == len(from.Pools) {
+		c.Pools = slices.Clone(c.Pools)
+		for i := range c.Pools {
+			c.Pools[i].Labels, c.Pools[i].Unsalted = from.Pools[i].Labels, from.Pools[i].Unsalted
+		}
+	}
+}
+
+// needsRestart lists the keys by which fresh differs from running and which only a restart can change.
+func needsRestart(running, fresh *Config) []string {
+	rest := *fresh
+	rest.keepReloadable(running)
+	return changedKeys(nil, reflect.ValueOf(running).Elem(), reflect.ValueOf(&rest).Elem(), "")
+}
+
+// changedKeys appends to list the paths of the keys whose values differ. A list that has grown or shrunk is
+// one key.
+func changedKeys(list []string, a, b reflect.Value, path string) []string {
+	switch {
+	case a.Kind() == reflect.Struct:
+		for sf, field := range a.Fields() {
+			list = changedKeys(list, field, b.FieldByIndex(sf.Index), joinPath(path, sf.Tag.Get("yaml")))
+		}
+	case a.Kind() == reflect.Slice && a.Type().Elem().Kind() == reflect.Struct && a.Len() == b.Len():
+		for i := range a.Len() {
+			list = changedKeys(list, a.Index(i), b.Index(i), path+"["+strconv.Itoa(i)+"]")
+		}
+	case !reflect.DeepEqual(a.Interface(), b.Interface()):
+		list = append(list, path)
+	}
+	return list
+}
+
+// refuseRestart returns an error at each key that only a restart can change, or nil.
+func refuseRestart(running *Config, fresh *parsedConfig) error {
+	v := validator{file: fresh.file, positions: fresh.positions}
+	for _, key := range needsRestart(running, fresh.cfg) {
+		v.errorf(key, "differs from what the gateway was started with, and only a restart can change it; undo the change, or restart")
+	}
+	if len(v.errors) == 0 {
+		return nil
+	}
+	sortIssues(v.errors)
+	return &ConfigError{Issues: v.errors}
+}

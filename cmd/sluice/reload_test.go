@@ -1,0 +1,539 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sluicegate/sluice/gateway/gatewaytest"
+)
+
+// quota is a policy that limits what acme may ask for in an hour, and a rule that refuses a model family,
+// so that its revision can be told from that of others.
+func quota(requests int, rule string) string {
+	return fmt.Sprintf(`apiVersion: sluice/v1alpha1
+kind: AdmissionPolicy
+metadata: { name: quota }
+spec:
+  validations:
+    - { name: %s, expression: "request.model_family != 'none'", message: no such family }
+  limits:
+    - { name: hourly, unit: requests, limit: "%d", window: 1h, key: ["tenant.id"] }
+---
+apiVersion: sluice/v1alpha1
+kind: AdmissionPolicyBinding
+metadata: { name: quota }
+spec: { policyName: quota, actions: [Deny], selector: { tenants: [globex] } }
+`, rule, requests)
+}
+
+// syncBuffer is a log that is read while it is written.
+type syncBuffer struct {
+	mu  sync.Mutex // protects buf
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// about returns the lines that hold a word.
+func (b *syncBuffer) about(word string) (text string) {
+	for line := range strings.Lines(b.String()) {
+		if strings.Contains(line, word) {
+			text += line
+		}
+	}
+	return text
+}
+
+// reloading is a running gateway whose files a test changes.
+type reloading struct {
+	*testing.T
+	d       *demo
+	a       *app
+	tour    *tour
+	hangups chan struct{}
+	log     *syncBuffer
+}
+
+// startReloading runs the demo's platform from its files. edit changes the files before the start.
+func startReloading(t *testing.T, edit ...func(dir string)) *reloading {
+	t.Helper()
+	r := &reloading{T: t, hangups: make(chan struct{}, 1), log: &syncBuffer{}}
+	log := newLogger(r.log, LogConfig{Level: "info", Format: "text"})
+	var err error
+	r.d, err = newDemo(demoOptions{public: "127.0.0.1:0", admin: "127.0.0.1:0", timeScale: 0.1}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.d.Close(); err != nil {
+			t.Errorf("close the demo: %v", err)
+		}
+		if t.Failed() {
+			t.Log(r.log.about("reload"))
+		}
+	})
+	for _, f := range edit {
+		f(r.d.dir)
+	}
+	file := filepath.Join(r.d.dir, "sluice.yaml")
+	if r.d.cfg, _, err = LoadConfig(file); err != nil {
+		t.Fatal(err)
+	}
+	r.a = serveApp(t, r.d.cfg, log, reloadFrom(file, r.hangups))
+	r.tour = newTour(r.d, r.a, io.Discard)
+	return r
+}
+
+// unwatched turns off the watch, so that a test alone says when files are read.
+func unwatched(dir string) { editConfig(dir, "reload: { watch: false }\n") }
+
+func editConfig(dir, more string) {
+	file := filepath.Join(dir, "sluice.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		panic(err)
+	}
+	if err := os.WriteFile(file, append(text, more...), 0o600); err != nil {
+		panic(err)
+	}
+}
+
+// policy writes a file of policies.
+func (r *reloading) policy(name, text string) {
+	r.Helper()
+	write(r.T, filepath.Join(r.d.dir, "policies"), map[string]string{name: text})
+}
+
+// reload calls the admin listener.
+func (r *reloading) reload() (int, attemptPage) {
+	r.Helper()
+	resp, err := http.Post("http://"+r.a.admin.Addr().String()+"/admin/reload", "", nil)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var page attemptPage
+	if err := json.NewDecoder(resp.Body).Decode(&page); err != nil {
+		r.Fatalf("%d %v", resp.StatusCode, err)
+	}
+	return resp.StatusCode, page
+}
+
+// status reads /debug/policies.
+func (r *reloading) status() (page policiesPage) {
+	r.Helper()
+	resp, err := http.Get("http://" + r.a.admin.Addr().String() + "/debug/policies")
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(&page); err != nil || resp.StatusCode != 200 {
+		r.Fatalf("%d %v", resp.StatusCode, err)
+	}
+	return page
+}
+
+// readyz returns the body of /readyz.
+func (r *reloading) readyz() string {
+	r.Helper()
+	resp, err := http.Get(r.a.baseURL() + "/readyz")
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return fmt.Sprintf("%d %s", resp.StatusCode, text)
+}
+
+// ask sends a request of a tenant and returns its status and the revision that judged it.
+func (r *reloading) ask(tenant string) (status int, revision string) {
+	r.Helper()
+	got, err := r.tour.ask(r.Context(), tenant, user("hello"))
+	if err != nil {
+		r.Fatal(err)
+	}
+	revision, _, _ = strings.Cut(got.header.Get("x-sluice-policy"), " ")
+	return got.status, revision
+}
+
+// wantMetrics fails unless the metrics have the lines.
+func (r *reloading) wantMetrics(lines ...string) {
+	r.Helper()
+	text := metricsText(r.T, r.a)
+	for _, line := range lines {
+		if !strings.Contains(text, "\n"+line+"\n") {
+			r.Errorf("the metrics lack %s", line)
+		}
+	}
+}
+
+// Each cause of a reload puts the new policies in force for the next request, whole, and says so.
+func TestReloadCauses(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		cause string
+		watch bool
+		do    func(r *reloading)
+	}{
+		{"files", causeFiles, true, func(*reloading) {}},
+		{"signal", causeSignal, false, func(r *reloading) { r.hangups <- struct{}{} }},
+		{"admin", causeAdmin, false, func(r *reloading) {
+			if status, page := r.reload(); status != 200 || !page.OK || page.Generation != 2 {
+				r.Errorf("got %d %+v", status, page)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			edit := unwatched
+			if c.watch {
+				edit = func(dir string) { editConfig(dir, "reload: { poll: 1h }\n") } // by events alone
+			}
+			r := startReloading(t, edit)
+			_, before := r.ask("globex")
+			r.policy("quota.yaml", quota(100, "first"))
+			c.do(r)
+			soon(t, "the new policies", stackPatience, func() bool { return r.status().Generation == 2 })
+			status, after := r.ask("globex")
+			page := r.status()
+			if status != 200 || after == before || after != page.Revision || page.Last.Cause != c.cause {
+				t.Errorf("a request got %d under %q (before: %q); the page has %+v", status, after, before, page)
+			}
+			r.wantMetrics(
+				`sluice_config_info{digest="`+after+`"} 1`, `sluice_config_reloads_total{result="success"} 1`,
+				`sluice_config_reloads_total{result="failure"} 0`, "sluice_config_generation 2", "sluice_config_last_reload_successful 1",
+			)
+			if text := metricsText(t, r.a); strings.Contains(text, `digest="`+before) {
+				t.Error("the metrics still show the old revision")
+			}
+			if !strings.Contains(r.log.String(), "msg=reloaded cause="+c.cause+" generation=2 policy="+after) {
+				t.Error("the log does not tell of it")
+			}
+		})
+	}
+}
+
+// Files change in more ways than one; each is noticed, by events or by looking, and leads to one reload.
+func TestReloadOfChangedFiles(t *testing.T) {
+	for _, poll := range []bool{false, true} {
+		for _, c := range []struct {
+			name  string
+			setUp func(t *testing.T, dir string) (change func(t *testing.T))
+		}{
+			{name: "replaced by another file", setUp: func(t *testing.T, dir string) func(*testing.T) {
+				return func(t *testing.T) {
+					write(t, dir, map[string]string{"elsewhere/quota.yaml": quota(7, "second")})
+					rename(t, filepath.Join(dir, "elsewhere/quota.yaml"), filepath.Join(dir, "policies/quota.yaml"))
+				}
+			}},
+			{name: "in a new folder", setUp: func(t *testing.T, dir string) func(*testing.T) {
+				return func(t *testing.T) {
+					write(t, dir, map[string]string{"policies/team/deep/quota.yaml": quota(7, "second")})
+				}
+			}},
+			{name: "a mounted ConfigMap", setUp: func(t *testing.T, dir string) func(*testing.T) {
+				turn := mountConfigMap(t, filepath.Join(dir, "policies/mounted"), map[string]string{"quota.yaml": quota(6, "first")})
+				return func(*testing.T) { turn(map[string]string{"quota.yaml": quota(7, "second")}) }
+			}},
+			{name: "the folder is a link into a ConfigMap", setUp: func(t *testing.T, dir string) func(*testing.T) {
+				rename(t, filepath.Join(dir, "policies"), filepath.Join(dir, "starter"))
+				turn := mountConfigMap(t, filepath.Join(dir, "mount"), map[string]string{"policies/quota.yaml": quota(6, "first")})
+				link(t, "mount/policies", filepath.Join(dir, "policies"))
+				return func(*testing.T) { turn(map[string]string{"policies/quota.yaml": quota(7, "second")}) }
+			}},
+			{name: "the tenants", setUp: func(t *testing.T, dir string) func(*testing.T) {
+				return func(t *testing.T) { edit(t, filepath.Join(dir, "tenants.yaml"), "tier: silver", "tier: bronze") }
+			}},
+			{name: "the configuration", setUp: func(t *testing.T, dir string) func(*testing.T) {
+				return func(t *testing.T) {
+					edit(t, filepath.Join(dir, "sluice.yaml"), "defaultMaxTokens: 256, labelP", "defaultMaxTokens: 255, labelP")
+				}
+			}},
+		} {
+			t.Run(fmt.Sprintf("%s, polled %v", c.name, poll), func(t *testing.T) {
+				var change func(*testing.T)
+				r := startReloading(t, func(dir string) { change = c.setUp(t, dir) }, func(dir string) {
+					if poll {
+						editConfig(dir, "reload: { poll: 100ms }\n")
+					} else {
+						editConfig(dir, "reload: { poll: 1h }\n")
+					}
+				})
+				change(t)
+				soon(t, "a reload", stackPatience, func() bool { return r.status().Last != nil })
+				if page := r.status(); !page.Last.OK || page.Generation != 2 {
+					t.Errorf("got %+v", page.Last)
+				}
+				if status, _ := r.ask("globex"); status != 200 {
+					t.Errorf("a request got %d", status)
+				}
+			})
+		}
+	}
+}
+
+// edit replaces a part of a file's text.
+func edit(t *testing.T, file, old, fresh string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), old) {
+		t.Fatalf("%s does not hold %q", file, old)
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(string(text), old, fresh, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whatever is wrong of whichever file, nothing of the new files is in force: not even a good policy beside
+// it. The metrics, the log, /readyz and the admin listener say so, and stop to when it is mended.
+func TestBrokenReloadChangesNothing(t *testing.T) {
+	for _, c := range []struct {
+		name, file, old, broken string
+		want                    string // in the errors
+	}{
+		{"a policy that does not compile", "policies/tool-use.yaml", "request.tool_names.size()", "request.tool_nmaes.size()", `tool-use.yaml:\d+:\d+: .*did you mean "request.tool_names"`},
+		{"a tenant", "tenants.yaml", "tier: gold", "tear: gold", `tenants.yaml:\d+:\d+: .*tear`},
+		{"a price", "prices.yaml", "input: 500000", "input: free", `prices.yaml:\d+:\d+: `},
+		{"the configuration", "sluice.yaml", "ledger:", "ledgre:", `sluice.yaml:\d+:\d+: ledgre: unknown key; did you mean "ledger"`},
+		{"what needs a restart", "sluice.yaml", "deadline: 5s", "deadline: 6s", `sluice.yaml:\d+:\d+: drain.deadline: differs .*restart`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := startReloading(t, unwatched)
+			_, before := r.ask("globex")
+			file := filepath.Join(r.d.dir, c.file)
+			edit(t, file, c.old, c.broken)
+			r.policy("quota.yaml", quota(0, "nobody")) // would refuse every request of globex
+			status, page := r.reload()
+			if status != http.StatusConflict || page.OK || page.Generation != 1 || page.Revision != before {
+				t.Errorf("got %d %+v", status, page)
+			}
+			if !regexp.MustCompile(c.want).MatchString(strings.Join(page.Errors, "\n")) {
+				t.Errorf("got errors %q, want %s", page.Errors, c.want)
+			}
+			if status, revision := r.ask("globex"); status != 200 || revision != before {
+				t.Errorf("a request got %d under %q, want what was in force before: %q", status, revision, before)
+			}
+			if got := r.readyz(); got != `200 {"status":"ready","details":["reload_failed"]}` {
+				t.Errorf("/readyz says %s", got)
+			}
+			r.wantMetrics(
+				`sluice_config_reloads_total{result="failure"} 1`, "sluice_config_generation 1", "sluice_config_last_reload_successful 0",
+				`sluice_degraded{part="config",reason="reload_failed"} 1`, `sluice_config_info{digest="`+before+`"} 1`,
+			)
+			if log := r.log.String(); !strings.Contains(log, "cannot reload") || !regexp.MustCompile(`msg="reload error" error=.*`+filepath.Base(c.file)).MatchString(log) {
+				t.Error("the log does not name the file")
+			}
+			if last := r.status().Last; last == nil || last.OK || len(last.Errors) == 0 {
+				t.Errorf("/debug/policies has %+v", last)
+			}
+
+			edit(t, file, c.broken, c.old)
+			mustRemove(t, filepath.Join(r.d.dir, "policies/quota.yaml"))
+			if status, page := r.reload(); status != 200 || page.Generation != 2 || page.Revision != before {
+				t.Errorf("mended: got %d %+v", status, page)
+			}
+			if got := r.readyz(); got != `200 {"status":"ready"}` {
+				t.Errorf("mended: /readyz says %s", got)
+			}
+			r.wantMetrics("sluice_config_last_reload_successful 1", `sluice_degraded{part="config",reason="reload_failed"} 0`)
+		})
+	}
+}
+
+// Mended files are noticed, also where the broken configuration named files that are not in force.
+func TestMendedFilesAreNoticed(t *testing.T) {
+	r := startReloading(t, func(dir string) { editConfig(dir, "reload: { poll: 1h }\n") })
+	write(t, r.d.dir, map[string]string{"other/quota.yaml": "kind: Nonsense\n"})
+	edit(t, filepath.Join(r.d.dir, "sluice.yaml"), "dir: policies", "dir: other")
+	soon(t, "the refusal", stackPatience, func() bool { return r.a.reloads.failing() })
+	write(t, r.d.dir, map[string]string{"other/quota.yaml": quota(9, "mended")})
+	soon(t, "the mended policies", stackPatience, func() bool { return r.status().Generation == 2 })
+	if status, _ := r.ask("globex"); status != 200 {
+		t.Errorf("a request got %d", status)
+	}
+}
+
+// Limits keep what they have counted, whatever else changes: neither a reload nor a higher number fills a
+// bucket.
+func TestReloadKeepsLimits(t *testing.T) {
+	r := startReloading(t, unwatched, func(dir string) {
+		if err := os.WriteFile(filepath.Join(dir, "policies/quota.yaml"), []byte(quota(3, "first")), 0o600); err != nil {
+			panic(err)
+		}
+	})
+	want := func(what string, status int) {
+		t.Helper()
+		if got, _ := r.ask("globex"); got != status {
+			t.Errorf("%s: status %d, want %d", what, got, status)
+		}
+	}
+	want("the first", 200)
+	want("the second", 200)
+	r.policy("quota.yaml", quota(3, "second"))
+	if status, page := r.reload(); status != 200 {
+		t.Fatalf("%d %+v", status, page)
+	}
+	want("the third, after a reload", 200)
+	want("the fourth", 429)
+	r.policy("quota.yaml", quota(1000, "second"))
+	if status, page := r.reload(); status != 200 {
+		t.Fatalf("%d %+v", status, page)
+	}
+	want("the fourth, of a thousand an hour", 429)
+	soon(t, "the bucket to refill at the new rate", stackPatience, func() bool { status, _ := r.ask("globex"); return status == 200 })
+}
+
+// A stream that runs is judged, routed, billed and booked as it began, and is not cut.
+func TestRunningRequestsKeepTheirGeneration(t *testing.T) {
+	r := startReloading(t, unwatched)
+	before := r.status().Revision
+	client := gatewaytest.Dial(t, r.a.public.Addr().String())
+	client.Send("POST", "/v1/chat/completions",
+		`{"model":"demo-chat","stream":true,"ignore_eos":true,"max_tokens":200,"messages":[{"role":"user","content":"a story"}]}`,
+		"Authorization: Bearer "+r.d.keys["globex"])
+	events := gatewaytest.NewEventReader(client.Head().Body)
+	if _, err := events.Next(); err != nil {
+		t.Fatal(err)
+	}
+	// Under what is loaded now, globex may ask for nothing, and costs something else.
+	r.policy("quota.yaml", quota(0, "nobody"))
+	edit(t, filepath.Join(r.d.dir, "prices.yaml"), "output: 1500000", "output: 9000000")
+	if status, page := r.reload(); status != 200 {
+		t.Fatalf("%d %+v", status, page)
+	}
+	if status, _ := r.ask("globex"); status == 200 {
+		t.Error("a new request was admitted")
+	}
+	last := ""
+	for {
+		ev, err := events.Next()
+		if err != nil {
+			break
+		}
+		last = ev.Data
+	}
+	if !strings.Contains(last, "[DONE]") {
+		t.Errorf("the stream ended with %q", last)
+	}
+	soon(t, "the row", stackPatience, func() bool { return len(rows(t, r.a)) == 2 })
+	for _, row := range rows(t, r.a) {
+		if row.OutputTokens == 0 {
+			continue
+		}
+		if row.PolicyRevision != before || row.Prices.Output != 1500000 || row.OutputTokens != 200 {
+			t.Errorf("the stream's row: revision %s (want %s), price %d, %d tokens", row.PolicyRevision, before, row.Prices.Output, row.OutputTokens)
+		}
+	}
+}
+
+// Series of rules that are gone go, and what is still counted of them has no name.
+func TestSeriesOfRemovedRules(t *testing.T) {
+	r := startReloading(t, unwatched, func(dir string) {
+		if err := os.WriteFile(filepath.Join(dir, "policies/quota.yaml"), []byte(quota(0, "first")), 0o600); err != nil {
+			panic(err)
+		}
+	})
+	r.ask("globex")
+	denied := `sluice_policy_decisions_total{decision="deny",policy="quota",rule="hourly"} 1`
+	r.wantMetrics(denied)
+	old := r.a.reloads.generation()
+	mustRemove(t, filepath.Join(r.d.dir, "policies/quota.yaml"))
+	if status, page := r.reload(); status != 200 {
+		t.Fatalf("%d %+v", status, page)
+	}
+	if text := metricsText(t, r.a); strings.Contains(text, `"quota`) {
+		t.Error("the metrics still name the removed policy")
+	}
+	// A request of the old generation that ends now.
+	r.a.gateway.Swap(old.state)
+	r.ask("globex")
+	r.wantMetrics(`sluice_policy_decisions_total{decision="deny",policy="other",rule="other"} 1`)
+	if text := metricsText(t, r.a); strings.Contains(text, `"quota`) {
+		t.Error("the removed policy came back to the metrics")
+	}
+}
+
+// Callers that wait while a reload is under way share the next one, and nobody waits for a gateway that has
+// ended.
+func TestReloadCallsAreShared(t *testing.T) {
+	r := startReloading(t, unwatched)
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if a, err := r.a.reloads.Reload(t.Context(), causeAdmin); err != nil || a.err != nil {
+				t.Errorf("%v %v", err, a.err)
+			}
+		})
+	}
+	wg.Wait()
+	if good, _ := r.a.reloads.counts(); good == 0 || good >= 50 {
+		t.Errorf("50 callers led to %d reloads", good)
+	}
+	ended := &reloader{asked: make(chan *reloadCall), ended: make(chan struct{})}
+	close(ended.ended)
+	if _, err := ended.Reload(context.Background(), causeAdmin); err != errNotRunning {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Only holders of the token may reload, and no page of another origin may have an operator's browser do it.
+func TestReloadIsGuarded(t *testing.T) {
+	r := startReloading(t, func(dir string) {
+		write(t, dir, map[string]string{"token": "open-sesame\n"})
+		edit(t, filepath.Join(dir, "sluice.yaml"), `admin: { address: "127.0.0.1:0" }`, `admin: { address: "127.0.0.1:0", tokenFile: token }`)
+	})
+	for _, c := range []struct {
+		method, credential, origin string
+		status                     int
+	}{
+		{"POST", "", "", 401}, {"POST", "Bearer open-sesam", "", 401}, {"GET", "Bearer open-sesame", "", 405},
+		{"POST", "Bearer open-sesame", "https://elsewhere.example", 403}, {"POST", "Bearer open-sesame", "", 200},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+r.a.admin.Addr().String()+"/admin/reload", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", c.credential)
+		if c.origin != "" {
+			req.Header.Set("Origin", c.origin)
+			req.Header.Set("Sec-Fetch-Site", "cross-site")
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != c.status {
+			t.Errorf("%+v: %d", c, resp.StatusCode)
+		}
+	}
+	if good, failed := r.a.reloads.counts(); good != 1 || failed != 0 {
+		t.Errorf("%d and %d reloads, want one", good, failed)
+	}
+}
