@@ -84,6 +84,7 @@ func TestLoadConfigFull(t *testing.T) {
 			DefaultClass: "slow", DefaultMaxTokens: 100, Claims: map[string]string{"department": "string", "roles": "list(string)"},
 		},
 		CacheIsolation: CacheIsolationConfig{Default: "principal", KeyFile: in("cache.key")},
+		Reload:         ReloadConfig{Poll: time.Minute},
 		Models: []ModelConfig{
 			{
 				Name: "org/tiny", Aliases: []string{"default", "8"}, Upstream: "tiny", Family: "qwen", Tokenizer: in("tokenizer"),
@@ -94,7 +95,7 @@ func TestLoadConfigFull(t *testing.T) {
 			{Name: "tune", Upstream: "tune-v1", Tokenizer: in("tokenizer"), ContentFormat: "auto", ContextLength: 100, DefaultMaxTokens: 100, BytesPerToken: 3},
 		},
 		Pools: []PoolConfig{{
-			Name: "general", Models: []string{"org/tiny", "other"}, Adapters: []string{"tune"}, Labels: map[string]string{"zone": "eu"}, APIKeyFile: in("admin.token"),
+			Name: "general", Models: []string{"org/tiny", "other"}, Adapters: []string{"tune"}, Labels: map[string]string{"zone": "eu"}, Unsalted: []string{"completion", "embeddings"}, APIKeyFile: in("admin.token"),
 			Workers: []WorkerConfig{
 				{Name: "w1", URL: "http://127.0.0.1:8101/", Events: "tcp://127.0.0.1:5617", Replay: "tcp://127.0.0.1:5618"},
 				{Name: "w2", URL: "https://[::1]:8102", Events: EventsNone},
