@@ -35,7 +35,7 @@ type metrics struct {
 	requests, framing, auth, disconnects, streamErrors, malformed *prometheus.CounterVec
 	usageUnknown, decisions, policyErrors, limitRejections        *prometheus.CounterVec
 	attempts, retries, tokens, ledgerErrors                       *prometheus.CounterVec
-	rehearsalsSkipped, labelsIgnored                              prometheus.Counter
+	skipped, labelsIgnored                                        prometheus.Counter
 	duration, bodyBytes, ttft, upstreamTTFT, perToken, overhead   *prometheus.HistogramVec
 	policySeconds, policyCost, predictionError                    prometheus.Histogram
 	configInfo                                                    *prometheus.GaugeVec
@@ -45,6 +45,11 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, workers *workerNames) *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		reg.MustRegister(c)
+		return c
+	}
+	single := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 		reg.MustRegister(c)
 		return c
 	}
@@ -75,6 +80,8 @@ func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, wo
 		retries:         counter("sluice_upstream_retries_total", "Requests sent on to another worker.", "pool", "reason"),
 		tokens:          counter("sluice_route_prompts_total", "Routed prompts by how much of their token ids was known: known, beginning, estimated.", "tokens"),
 		ledgerErrors:    counter("sluice_ledger_errors_total", "Requests whose row could not be made durable.", "reason"),
+		skipped:         single("sluice_policy_rehearsals_skipped_total", "Requests whose bindings that only audit were not judged, for want of room."),
+		labelsIgnored:   single("sluice_content_labels_ignored_total", "Requests with a label header from a caller who is not trusted to declare labels."),
 		duration:        histogram("sluice_http_request_duration_seconds", "Time from the first check to the end.", durationBuckets, "route"),
 		bodyBytes:       histogram("sluice_http_request_body_bytes", "Size of request bodies.", bodyBuckets, "route"),
 		ttft:            histogram("sluice_ttft_seconds", "Time from the first check to the first token's flush.", ttftBuckets, "model", "pool", "class"),
@@ -85,7 +92,6 @@ func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, wo
 		policyCost:      plain("sluice_policy_eval_cost", "CEL cost units of a decision.", prometheus.ExponentialBuckets(1, 4, 9)),
 		predictionError: plain("sluice_route_prediction_error_ratio", "Predicted over actual time to first token.", []float64{.1, .25, .5, .65, .8, .9, 1, 1.1, 1.25, 1.5, 2, 4, 10}),
 	}
-	m.registerRehearsals(reg)
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_build_info", Help: "Always 1."}, []string{"version", "go_version"})
 	policies := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_config_info", Help: "Always 1; the revision of the policies in force."}, []string{"digest"})
 	reg.MustRegister(info, policies, tenants, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -169,24 +175,41 @@ func (m *metrics) observePolicy(s *gateway.Summary) {
 	}
 	m.policySeconds.Observe(d.Cost.Duration.Seconds())
 	m.policyCost.Observe(float64(d.Cost.Units + d.Cost.ShadowUnits))
-	for _, outcome := range []struct {
-		name  string
-		rules []policy.RuleRef
-	}{{"deny", d.Denials}, {"warn", d.Warnings}, {"would_deny", d.WouldDeny}} {
-		for _, r := range outcome.rules {
-			m.rules.with(r.Rule, func(policy, rule string) { m.decisions.WithLabelValues(policy, rule, outcome.name).Inc() })
-		}
-	}
+	m.countRules("deny", d.Denials)
+	m.countRules("warn", d.Warnings)
 	if d.Allow {
 		m.decisions.WithLabelValues("", "", "allow").Inc()
 	}
-	for _, e := range d.Errors {
-		m.rules.with(e.Rule, func(policy, _ string) { m.policyErrors.WithLabelValues(policy, string(e.ErrorKind)).Inc() })
-	}
+	m.countErrors(d.Errors)
 	for _, l := range s.Refused {
 		if l.Mode == policy.Enforced {
 			m.rules.limit(l.Rule, func(limit string) { m.limitRejections.WithLabelValues(limit, string(l.Unit)).Inc() })
 		}
+	}
+}
+
+// Rehearsed implements gateway.Meter.
+func (m *metrics) Rehearsed(_ string, o policy.RehearsalOutcome) {
+	m.countRules("would_deny", o.WouldDeny)
+	m.countErrors(o.Errors)
+}
+
+// RehearsalSkipped implements gateway.Meter.
+func (m *metrics) RehearsalSkipped() { m.skipped.Inc() }
+
+// LabelIgnored implements gateway.Meter.
+func (m *metrics) LabelIgnored() { m.labelsIgnored.Inc() }
+
+// countRules counts rules under what they decided.
+func (m *metrics) countRules(outcome string, rules []policy.RuleRef) {
+	for _, r := range rules {
+		m.rules.with(r.Rule, func(policy, rule string) { m.decisions.WithLabelValues(policy, rule, outcome).Inc() })
+	}
+}
+
+func (m *metrics) countErrors(errors []policy.RuleRef) {
+	for _, e := range errors {
+		m.rules.with(e.Rule, func(policy, _ string) { m.policyErrors.WithLabelValues(policy, string(e.ErrorKind)).Inc() })
 	}
 }
 

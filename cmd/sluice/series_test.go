@@ -9,7 +9,7 @@ import (
 )
 
 // definition matches the definition of a metric: its name, its help, and the labels at the end.
-var definition = regexp.MustCompile(`(desc|counter|histogram|plain)\("(sluice_\w+)", "[^"]*"(.*)\)[,]?\n`)
+var definition = regexp.MustCompile(`(desc|counter|single|histogram|plain)\("(sluice_\w+)", "[^"]*"(.*)\)[,]?\n`)
 
 // The bound on series counts every metric that the code defines, with the same labels and buckets, and no
 // other.

@@ -305,7 +305,5 @@ spec: { policyName: tool-use, actions: [Audit], params: { tiers_without_tools: [
 		t.Fatalf("%v %+v", err, got)
 	}
 	line := `sluice_policy_decisions_total{decision="would_deny",policy="tool-use",rule="tier-has-tools"} 1`
-	if !strings.Contains(metricsText(t, a), "\n"+line+"\n") {
-		t.Errorf("the metrics lack %s", line)
-	}
+	soon(t, "the metrics to have "+line, stackPatience, func() bool { return strings.Contains(metricsText(t, a), "\n"+line+"\n") })
 }
