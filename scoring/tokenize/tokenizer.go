@@ -20,6 +20,8 @@ type Tokenizer struct {
 	now     func() time.Time
 	gate    *Gate
 	encoded atomic.Uint64
+	// How long rendering a body and encoding a text take.
+	rendering, encoding *pace
 
 	// mu keeps Close from freeing native under a call: calls hold it for reading.
 	mu     sync.RWMutex
@@ -54,7 +56,7 @@ func LoadFS(fsys fs.FS, opts Options) (*Tokenizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot load tokenizer: %w", err)
 	}
-	t := &Tokenizer{native: n, now: opts.Now}
+	t := &Tokenizer{native: n, now: opts.Now, rendering: newPace(16<<20, 1<<20), encoding: newPace(1<<20, 64<<10)}
 	if t.now == nil {
 		t.now = time.Now
 	}
@@ -74,12 +76,13 @@ func LoadFS(fsys fs.FS, opts Options) (*Tokenizer, error) {
 // that are token ids are taken over as they are. Of a conversation with an image,
 // or another part that is no text, the ids before the first one are added, and
 // dst.Beginning is set. It waits for a place at the gate if there is much to
-// encode. On an error dst is as before.
+// encode. What can't be encoded before ctx's deadline, by what texts have taken so
+// far, is not begun. On an error dst is as before.
 //
 // Errors: *RenderError when the template rejects the conversation, ErrInvalid
 // for a body that is no request of its kind, ErrUnsupported for one whose ids
 // cannot be computed exactly here, ErrClosed, and the context's error if ctx ends
-// at the gate. None of them quotes the body, except for the template's own words
+// on the way or leaves too little time. None of them quotes the body, except for the template's own words
 // in a RenderError.
 func (t *Tokenizer) Append(ctx context.Context, dst *Prompts, kind Kind, body []byte) error {
 	ids, ends := len(dst.IDs), len(dst.Ends)
@@ -93,10 +96,15 @@ func (t *Tokenizer) Append(ctx context.Context, dst *Prompts, kind Kind, body []
 func (t *Tokenizer) append(ctx context.Context, dst *Prompts, kind Kind, body []byte) error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	if err := t.rendering.within(ctx, len(body)); err != nil {
+		return err
+	}
+	began := time.Now()
 	p, err := t.plan(kind, body)
 	if err != nil {
 		return err
 	}
+	t.rendering.took(len(body), time.Since(began))
 	defer p.free()
 	frame := p.cut && p.addSpecial
 	work := encoding{t: t, ctx: ctx, plan: &p}
@@ -149,8 +157,11 @@ func (e *encoding) appendPiece(dst []uint32, prompt, i int) ([]uint32, error) {
 		ids, ok = e.t.memo.peek(text, framed)
 	}
 	if !ok {
-		var err error
-		if ids, err = e.t.encode(text, framed); err != nil {
+		err := e.t.encoding.within(e.ctx, len(text))
+		if err == nil {
+			ids, err = e.t.encode(text, framed)
+		}
+		if err != nil {
 			return dst, err
 		}
 	}
@@ -172,14 +183,14 @@ func (e *encoding) enter(prompt, i int) error {
 			}
 		}
 	}
-	if n < shortText {
-		return nil
+	if err := e.t.encoding.within(e.ctx, n); err != nil || n < shortText {
+		return err
 	}
 	if err := e.t.gate.acquire(e.ctx, n); err != nil {
 		return err
 	}
 	e.held = true
-	return nil
+	return e.t.encoding.within(e.ctx, n) // the wait has taken its time
 }
 
 // done gives the place back.
@@ -263,10 +274,12 @@ func (t *Tokenizer) plan(kind Kind, body []byte) (plan, error) {
 // them. The text is not kept. framed asks for the tokenizer's own special tokens
 // around it.
 func (t *Tokenizer) encode(text string, framed bool) ([]uint32, error) {
+	began := time.Now()
 	ids, err := t.native.encode(text, framed)
 	if err != nil {
 		return nil, err
 	}
+	t.encoding.took(len(text), time.Since(began))
 	t.encoded.Add(uint64(len(text)))
 	t.memo.put(text, framed, ids)
 	return ids, nil

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+	"time"
 )
 
 // demo loads the demo model, which is small.
@@ -278,5 +279,35 @@ func TestBodyIsNotKept(t *testing.T) {
 	}
 	if !slices.Equal(first.IDs, again.IDs) {
 		t.Errorf("got %v, then %v", first.IDs, again.IDs)
+	}
+}
+
+// TestWorkThatCannotEndInTimeIsNotBegun: a call with a deadline encodes nothing that
+// it has no time for, whatever its size, and takes what is remembered all the same.
+func TestWorkThatCannotEndInTimeIsNotBegun(t *testing.T) {
+	tok := demo(t, Options{})
+	body := []byte(`{"prompt":"` + strings.Repeat("A long text of many words. ", 40_000) + `"}`) // a second's work at first
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(200*time.Millisecond))
+	defer cancel()
+	p := Prompts{IDs: []uint32{1}, Ends: []int{1}}
+	if err := tok.Append(ctx, &p, Completion, body); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("got %v, want that the deadline is too near", err)
+	}
+	if n := tok.Stats().EncodedBytes; n != 0 || len(p.IDs) != 1 || len(p.Ends) != 1 {
+		t.Errorf("%d bytes were encoded and dst is %v", n, p)
+	}
+	if err := tok.Append(t.Context(), &p, Completion, body); err != nil || len(p.Ends) != 2 {
+		t.Fatalf("without a deadline: %v", err)
+	}
+	far, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	again := Prompts{}
+	if err := tok.Append(far, &again, Completion, body); err != nil || !slices.Equal(again.IDs, p.IDs[1:]) {
+		t.Errorf("with time enough: %v, and %d ids instead of %d", err, len(again.IDs), len(p.IDs)-1)
+	}
+	past, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	if err := tok.Append(past, &again, Completion, []byte(`{"prompt":"a"}`)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("after the deadline: %v", err)
 	}
 }

@@ -35,7 +35,7 @@ const (
 func compare(local *tokenize.Prompts, localErr error, engine *tokenize.Prompts, engineErr error) (res result, at int) {
 	rejected := false
 	if localErr != nil {
-		if errors.Is(localErr, tokenize.ErrUnsupported) || errors.Is(localErr, context.Canceled) {
+		if errors.Is(localErr, tokenize.ErrUnsupported) || errors.Is(localErr, context.Canceled) || errors.Is(localErr, context.DeadlineExceeded) {
 			return undecided, 0
 		}
 		_, rendering := errors.AsType[*tokenize.RenderError](localErr)
