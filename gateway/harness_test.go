@@ -43,8 +43,8 @@ type rig struct {
 	tenant  *tenancy.Tenant
 	tls     *gatewaytest.Certificate
 	wrap    func(net.Listener) net.Listener
-	swap    func(*Parts)
-	alter   func(*State)
+	swap    []func(*Parts)
+	alter   []func(*State)
 }
 
 type rigOption func(*rig, *Config)
@@ -60,12 +60,12 @@ func withListener(wrap func(net.Listener) net.Listener) rigOption {
 
 // withParts changes what the gateway works with.
 func withParts(swap func(*Parts)) rigOption {
-	return func(r *rig, _ *Config) { r.swap = swap }
+	return func(r *rig, _ *Config) { r.swap = append(r.swap, swap) }
 }
 
 // withState changes the generation that the gateway begins with.
 func withState(alter func(*State)) rigOption {
-	return func(r *rig, _ *Config) { r.alter = alter }
+	return func(r *rig, _ *Config) { r.alter = append(r.alter, alter) }
 }
 
 func withConfig(set func(*Config)) rigOption {
@@ -111,15 +111,15 @@ func newRig(t testing.TB, workers []string, opts ...rigOption) *rig {
 		Policies: r.decider, Models: models, Pools: map[string]Pool{"p": {APIKey: "worker-key"}},
 		CacheKey: []byte("a key of thirty-two bytes or more"), Generation: 1,
 	}
-	if r.alter != nil {
-		r.alter(st)
+	for _, alter := range r.alter {
+		alter(st)
 	}
 	parts := Parts{
 		Router: inOrder{r.fleet}, Limiter: r.limiter, Tokenizer: r.tokens, Ledger: r.ledger, Meter: r.meter,
 		Health: r.health, Ready: func() []string { return nil }, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
 	}
-	if r.swap != nil {
-		r.swap(&parts)
+	for _, swap := range r.swap {
+		swap(&parts)
 	}
 	r.g, err = New(cfg, parts, st)
 	if err != nil {
