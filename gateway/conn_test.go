@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
 	"github.com/sluicegate/sluice/tenancy"
+	"slices"
 )
 
 // scarce is a listener that runs out of descriptors a number of times.
@@ -137,4 +138,40 @@ func TestClientLeavesWhileSending(t *testing.T) {
 			r.idle()
 		}
 	}
+}
+
+// TestAfterWrite: what waits for a write is called once, when the next one has
+// returned, when another takes its place, or at the end.
+func TestAfterWrite(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+	r := newRig(t, []string{worker.URL()})
+	client := r.dial()
+	var c *conn
+	eventually(t, "the connection", func() bool {
+		r.g.conns.mu.Lock()
+		defer r.g.conns.mu.Unlock()
+		for c = range r.g.conns.set {
+		}
+		return c != nil
+	})
+	var calls []string
+	note := func(what string) func() { return func() { calls = append(calls, what) } }
+	c.afterWrite(note("replaced"))
+	c.afterWrite(note("written"))
+	if !slices.Equal(calls, []string{"replaced"}) {
+		t.Fatalf("before a write: %v", calls)
+	}
+	for range 2 {
+		if _, err := c.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.afterWrite(note("closed"))
+	for range 2 {
+		_ = c.Close()
+	}
+	if !slices.Equal(calls, []string{"replaced", "written", "closed"}) {
+		t.Errorf("called %v", calls)
+	}
+	client.Leave(gatewaytest.RST)
 }

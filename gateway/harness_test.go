@@ -276,6 +276,8 @@ func (d *fakeDecider) Revision() string { return "sha256:test" }
 type fakeTokenizer struct {
 	mu     sync.Mutex
 	append func(context.Context, []uint32, []byte) ([]uint32, error)
+	// find is asked instead of append; it is set before the first request.
+	find func(context.Context, []uint32) Tokens
 }
 
 func (f *fakeTokenizer) set(fn func(context.Context, []uint32, []byte) ([]uint32, error)) {
@@ -296,6 +298,9 @@ func (f *fakeTokenizer) Local(ctx context.Context, dst []uint32, _ *Model, _ *op
 	f.mu.Lock()
 	fn := f.append
 	f.mu.Unlock()
+	if f.find != nil {
+		return f.find(ctx, dst)
+	}
 	if fn == nil {
 		return Tokens{}
 	}

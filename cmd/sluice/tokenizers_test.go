@@ -482,3 +482,84 @@ func TestShapeOf(t *testing.T) {
 		}
 	}
 }
+
+// TestPromptsReachNoOtherPool: only workers of the pools that a decision leaves are
+// asked about a request, or shown it as a sample; without any nobody is. The probes,
+// which hold nothing of a client, go everywhere.
+func TestPromptsReachNoOtherPool(t *testing.T) {
+	const marked = "a restricted prompt"
+	engine := demoEngine(t)
+	load := demoTokenizer
+	for _, local := range []bool{true, false} {
+		if !local {
+			load = func(*ModelConfig, tokenize.Options) (*tokenize.Tokenizer, error) { return nil, nil }
+		}
+		outside, inside := &nosyTokenizer{Tokenizer: engine, marked: marked}, &nosyTokenizer{Tokenizer: engine, marked: marked}
+		r := newTokenRig(t, outside, load, func(c *Config) { c.Tokens.SampleEvery = 1 })
+		cfg := simworker.DefaultConfig()
+		cfg.Model = "upstream-name"
+		second, err := simworker.Start(cfg, inside)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = second.Close() })
+		id, err := r.fleet.Add(time.Now(), scoring.WorkerSpec{Name: "w2", Pool: "q", Address: second.URL(), Models: []string{demoModel}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.fleet.SetReady(time.Now(), id, true, "")
+		soon(t, "the roster to see both", stackPatience, func() bool { return len(r.tokens.roster.ready(demoModel)) == 2 })
+		if local {
+			r.wait("a verdict", tokensVerified)
+			soon(t, "both to be probed", stackPatience, func() bool { return inside.calls.Load() > 0 && outside.calls.Load() > 0 })
+		}
+		body := []byte(chatOf(marked, ""))
+		var req openai.Request
+		if err := openai.Scan(&req, openai.Chat, body); err != nil {
+			t.Fatal(err)
+		}
+		m := &gateway.Model{Name: demoModel, BytesPerToken: 3}
+		for range 4 { // the workers take turns
+			if got := r.tokens.Local(t.Context(), nil, m, &req, body); got.AskWorker == local || got.Exact != local {
+				t.Fatalf("found here: %+v", got)
+			}
+			if local {
+				continue
+			}
+			if got := r.tokens.Remote(t.Context(), nil, m, []string{"q"}, &req, body); !got.Exact || len(got.IDs) == 0 {
+				t.Fatalf("found in q: %+v", got)
+			}
+			for _, nowhere := range [][]string{nil, {}, {"r"}} {
+				if got := r.tokens.Remote(t.Context(), nil, m, nowhere, &req, body); got.Exact || len(got.IDs) > 0 {
+					t.Fatalf("found in %v: %+v", nowhere, got)
+				}
+			}
+		}
+		if local {
+			r.tokens.Sample(m, nil, &req, body)
+			r.tokens.Sample(m, []string{"q"}, &req, body)
+			soon(t, "the sample to be compared", stackPatience, func() bool { return inside.shown.Load() > 0 })
+		}
+		r.stop()
+		if inside.shown.Load() == 0 || outside.shown.Load() != 0 {
+			t.Errorf("local %v: the prompt was shown %d times in the pool and %d times outside", local, inside.shown.Load(), outside.shown.Load())
+		}
+	}
+}
+
+// nosyTokenizer is an engine's tokenizer that counts the bodies it is shown, and those
+// with a certain text.
+type nosyTokenizer struct {
+	simworker.Tokenizer
+	marked       string
+	calls, shown atomic.Int64
+}
+
+// EncodeChat implements simworker.Tokenizer.
+func (n *nosyTokenizer) EncodeChat(body []byte) ([]uint32, error) {
+	n.calls.Add(1)
+	if bytes.Contains(body, []byte(n.marked)) {
+		n.shown.Add(1)
+	}
+	return n.Tokenizer.EncodeChat(body)
+}
