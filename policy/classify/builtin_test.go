@@ -17,11 +17,17 @@ func TestBuiltins(t *testing.T) {
 		}
 	}
 	card := func(text string, want int64) { t.Helper(); f(PaymentCard, text, want) }
-	card("4111 1111 1111 1111", 1)
+	card("4111.1111.1111.1111", 1)
+	card("4111 - 1111 - 1111 - 1111", 1)
+	card("4111 1111 1111 1111 5555 5555 5555 4444", 2)
+	card("1234 4111 1111 1111 1111", 0) // a longer number
 	card("4111 1111 1111 1112", 0)
 	card("4111111111111111", 1)
 	card("pay with 4111-1111-1111-1111, please", 1)
 	card("4111.1111.1111.1111", 1)
+	card("4111 - 1111 - 1111 - 1111", 1)
+	card("4111 1111 1111 1111 5555 5555 5555 4444", 2)
+	card("1234 4111 1111 1111 1111", 0) // a longer number
 	card("4111\n1111\n1111\n1111", 1)
 	card("4 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1", 1)
 	card("378282246310005", 1)
@@ -116,6 +122,9 @@ func TestBuiltins(t *testing.T) {
 	phone("tel 9018200", 1)
 	phone("电话：13812345678", 1)
 	phone("call me at 555 0134", 1)
+	phone("02079460958", 1)
+	phone("07140 253324\n2,Bo", 1)
+	phone("6/26/1969, phone", 0)
 	phone("13812345678", 0)
 	phone("2125550134", 0)
 	phone("123-456-7890", 0)

@@ -3,26 +3,28 @@ package classify
 // card returns the end of a payment card number that begins the run, or 0. A
 // card is 13 to 19 digits with an issuer's prefix, a length that this issuer
 // gives out, and a Luhn check digit; written in one piece, or in groups of four
-// or more of which the last may have three, or digit by digit.
-func (r *digitRun) card(t []byte) int {
+// or more of which the last may have three, or digit by digit. Groups behind
+// another group of four belong to a longer number, unless that was a finding,
+// which ended at found.
+func (r *digitRun) card(t []byte, found int) int {
 	const shortest, longest = 13, 19
-	if r.n < shortest || !r.isolated(t) {
+	if r.n < shortest || !r.isolated(t) || r.size[0] == 4 && found != separatedFrom(t, r.start) && behindFour(t, r.start) {
 		return 0
 	}
-	if r.spelled() {
-		if n := r.groups; n >= shortest && n <= longest && isCard(r.digits[:n]) && endsAt(t, r.end[n-1]) {
-			return r.end[n-1]
+	if n := r.spelled(); n > 1 {
+		if n >= shortest && n <= longest && isCard(r.digits[:n]) && endsAt(t, r.end(n-1)) {
+			return r.end(n - 1)
 		}
 		return 0
 	}
 	total := 0
 	for g := range r.groups {
-		if total += r.size[g]; total > longest || r.more && g == r.groups-1 && r.n == maxRunDigits {
+		if total += int(r.size[g]); total > longest {
 			return 0
 		}
 		if total >= shortest && (g == 0 || r.size[g] >= 3 && r.uniform(1, g, bySpace|byDash|byDot)) &&
 			isCard(r.digits[:total]) && r.cardEnds(t, g) {
-			return r.end[g]
+			return r.end(g)
 		}
 		if r.size[g] < 4 {
 			return 0
@@ -31,18 +33,42 @@ func (r *digitRun) card(t []byte) int {
 	return 0
 }
 
-// spelled reports that the run is single digits.
-func (r *digitRun) spelled() bool {
-	if r.more || r.groups < 2 || !r.uniform(1, r.groups-1, bySpace|byDash) {
+// separatedFrom is where the text before t[i] ends, over one separator.
+func separatedFrom(t []byte, i int) int {
+	p := previous(t, i)
+	if p >= 0 && separators[t[p]] != 0 {
+		return previous(t, p) + 1
+	}
+	return -1
+}
+
+// behindFour reports that four digits, a space or dash stand before t[i].
+func behindFour(t []byte, i int) bool {
+	p := previous(t, i)
+	if p < 4 || separators[t[p]]&(bySpace|byDash) == 0 {
 		return false
 	}
-	return r.n == r.groups
+	for n := range 4 {
+		if !isDigit(t[p-1-n]) {
+			return false
+		}
+	}
+	return p == 4 || !isDigit(t[p-5])
+}
+
+// spelled is how many single digits the run begins with, all apart by the same.
+func (r *digitRun) spelled() int {
+	n := 0
+	for n < r.groups && r.size[n] == 1 && (n < 2 || r.before[n] == r.before[1]) {
+		n++
+	}
+	return n
 }
 
 // cardEnds reports that the number does not go on after group g: not with a
 // letter, and not with another group after a dash, as identifiers do.
 func (r *digitRun) cardEnds(t []byte, g int) bool {
-	end := r.end[g]
+	end := r.end(g)
 	if !endsAt(t, end) {
 		return false
 	}
@@ -80,13 +106,13 @@ type issuer struct {
 var issuers = [...]issuer{
 	{220000, 220499, 16, 19}, // Mir
 	{222100, 272099, 16, 16}, // Mastercard
-	{300000, 305999, 14, 19}, // Diners Club
-	{309500, 309599, 14, 19},
+	{300000, 305999, 14, 16}, // Diners Club
+	{309500, 309599, 14, 16},
 	{340000, 349999, 15, 15}, // American Express
 	{352800, 358999, 16, 19}, // JCB
-	{360000, 369999, 14, 19}, // Diners Club
+	{360000, 369999, 14, 16}, // Diners Club
 	{370000, 379999, 15, 15}, // American Express
-	{380000, 399999, 16, 19}, // Diners Club
+	{380000, 399999, 14, 16}, // Diners Club
 	{400000, 499999, 13, 19}, // Visa: 13, 16, 19 (issued)
 	{501800, 501899, 13, 19}, // Maestro
 	{502000, 502099, 13, 19},

@@ -154,8 +154,9 @@ func (k *checks) names(c *Config) {
 	}
 	for i, d := range c.Custom {
 		field := fmt.Sprintf("custom[%d]", i)
-		k.detectorName(field, d.Name)
-		add(field, d.Name)
+		if k.detectorName(field, d.Name) {
+			add(field, d.Name)
+		}
 		k.label(field+".label", d.Label)
 	}
 	for i, e := range c.External {
@@ -164,20 +165,24 @@ func (k *checks) names(c *Config) {
 			k.fail("%s: there is no detector", field)
 			continue
 		}
-		k.detectorName(field, e.Name())
-		add(field, e.Name())
+		if k.detectorName(field, e.Name()) {
+			add(field, e.Name())
+		}
 	}
 }
 
 // detectorName checks the name of a detector that isn't built in. A built-in
 // name is refused even where that detector is off, as a log would mislead.
-func (k *checks) detectorName(field, name string) {
+func (k *checks) detectorName(field, name string) bool {
 	switch {
 	case !isName(name):
 		k.fail("%s.name: %q is no name: use 1 to %d of a-z, 0-9 and -, not - at either end", field, name, maxName)
 	case slices.Contains(builtinNames[:], name):
 		k.fail("%s.name: %q is the name of a built-in detector: use another", field, name)
+	default:
+		return true
 	}
+	return false
 }
 
 func (k *checks) err() error { return errors.Join(k.errs...) }

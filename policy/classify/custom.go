@@ -11,7 +11,7 @@ const (
 	overlap = 4 << 10
 	// patternWork is how many instructions times bytes a pattern may take between
 	// two looks at the clock. The regexp package bounds its work by this product.
-	patternWork = 4 << 20
+	patternWork = 2 << 20
 )
 
 // custom is a compiled Custom detector.

@@ -44,7 +44,7 @@ func newBuiltins(on [builtinCount]bool) builtins {
 	}
 	if on[secretHits] {
 		for c, shapes := range secretShapes {
-			if len(shapes) > 0 {
+			if shapes != nil {
 				b.triggers[c] = secretTrigger
 			}
 		}
@@ -57,7 +57,9 @@ func newBuiltins(on [builtinCount]bool) builtins {
 
 // scan looks at the places of t from at that begin before end, counts what it
 // finds and returns where to go on. Text beyond end may belong to a finding.
-func (b *builtins) scan(hits []int64, t []byte, at, end int) int {
+// found is where the last one ended, or less than 0: what one call returns goes
+// into the next, so that it makes no difference where a text is cut.
+func (b *builtins) scan(hits []int64, t []byte, at, end, found int) (next, last int) {
 	i := at
 	for i < end {
 		if i+8 <= end {
@@ -71,36 +73,40 @@ func (b *builtins) scan(hits []int64, t []byte, at, end int) int {
 		for i < end && b.triggers[t[i]] == noTrigger {
 			i++
 		}
-		if i < end {
-			i = b.look(hits, t, i)
+		if i == end {
+			break
+		}
+		next, hit := b.look(hits, t, i, found)
+		if i = next; hit {
+			found = next
 		}
 	}
-	return i
+	return i, found
 }
 
-// look examines the trigger at t[i] and returns where to go on.
-func (b *builtins) look(hits []int64, t []byte, i int) int {
+// look examines the trigger at t[i] and returns where to go on, and whether that
+// is the end of a finding. found is the end of the last one.
+func (b *builtins) look(hits []int64, t []byte, i, found int) (next int, hit bool) {
+	end, kind := 0, 0
 	switch b.triggers[t[i]] {
 	case digitTrigger:
-		return b.number(hits, t, i)
-	case atTrigger:
-		if end := email(t, i); end > 0 {
-			hits[emailHits]++
-			return end
-		}
+		return b.number(hits, t, i, found)
 	case dashTrigger:
 		return b.dash(hits, t, i)
+	case atTrigger:
+		end, kind = email(t, i), emailHits
 	case secretTrigger:
-		if end := secret(t, i); end > 0 {
-			hits[secretHits]++
-			return end
-		}
+		end, kind = secret(t, i), secretHits
 	}
-	return i + 1
+	if end == 0 {
+		return i + 1, false
+	}
+	hits[kind]++
+	return end, true
 }
 
 // dash examines a dash: the armour of a key, or the end of a secret's prefix.
-func (b *builtins) dash(hits []int64, t []byte, i int) int {
+func (b *builtins) dash(hits []int64, t []byte, i int) (next int, hit bool) {
 	end := i + 1
 	for end < len(t) && t[end] == '-' {
 		end++
@@ -108,16 +114,16 @@ func (b *builtins) dash(hits []int64, t []byte, i int) int {
 	if b.on[keyHits] {
 		if to := privateKey(t, i, end); to > 0 {
 			hits[keyHits]++
-			return to
+			return to, true
 		}
 	}
 	if b.on[secretHits] && end == i+1 {
 		if to := secret(t, i); to > 0 {
 			hits[secretHits]++
-			return to
+			return to, true
 		}
 	}
-	return end
+	return end, false
 }
 
 func isDigit(c byte) bool { return c-'0' <= 9 }

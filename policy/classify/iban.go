@@ -55,7 +55,7 @@ func iban(t []byte, i int) int {
 		return 0
 	}
 	account := chars[4 : 4+len(format)]
-	if !isDigit(chars[2]) || !isDigit(chars[3]) || !fitsFormat(account, format) || !mod97(chars[:4+len(format)]) {
+	if !checkDigits(chars[2], chars[3]) || !fitsFormat(account, format) || !mod97(chars[:4+len(format)]) {
 		return 0
 	}
 	return end
@@ -107,6 +107,13 @@ func separatorBefore(t []byte, i int) separator {
 		return separators[t[p]]
 	}
 	return 0
+}
+
+// checkDigits reports whether a and b are check digits that the algorithm yields:
+// 02 to 98. Others may leave 1 as well.
+func checkDigits(a, b byte) bool {
+	n := int(a-'0')*10 + int(b-'0')
+	return isDigit(a) && isDigit(b) && n >= 2 && n <= 98
 }
 
 func fitsFormat(account []byte, format string) bool {

@@ -15,7 +15,7 @@ const (
 // separators are the characters that a written number may contain. Soft breaks
 // aren't among them: they are nothing at all.
 var separators = [256]separator{
-	' ': bySpace, '\t': bySpace, '-': byDash, '.': byDot, '\n': byLine, '\r': byLine, '(': byParen, ')': byParen, '/': bySlash,
+	' ': bySpace, '-': byDash, '.': byDot, '\n': byLine, '\r': byLine, '(': byParen, ')': byParen, '/': bySlash,
 }
 
 const (
@@ -31,20 +31,20 @@ type digitRun struct {
 	n      int                // digits
 	digits [maxRunDigits]byte // their values
 	groups int
-	size   [maxRunDigits]int // digits of each group
-	end    [maxRunDigits]int // offset behind each group
+	size   [maxRunDigits]uint8  // digits of each group
+	until  [maxRunDigits]uint32 // offset behind each group, from start
 	before [maxRunDigits]separator
 	// more says that the run does not end here.
 	more bool
 }
 
 // number examines the digits from t[i], of which t[i-1] is none, and returns
-// where to go on.
-func (b *builtins) number(hits []int64, t []byte, i int) int {
-	if b.on[ibanHits] && i >= 2 {
+// where to go on. found is where the last finding ended.
+func (b *builtins) number(hits []int64, t []byte, i, found int) (next int, hit bool) {
+	if b.on[ibanHits] && i >= 2 && (isLetter(t[i-1]) || t[i-1] == softBreak) {
 		if end := iban(t, i); end > 0 {
 			hits[ibanHits]++
-			return end
+			return end, true
 		}
 	}
 	j := i + 1
@@ -52,29 +52,29 @@ func (b *builtins) number(hits []int64, t []byte, i int) int {
 		j++
 	}
 	if j-i < shortNumber && !goesOn(t, j) || j-i > maxRunDigits {
-		return j
+		return j, false
 	}
 	var r digitRun
 	r.read(t, i)
 	if b.on[cardHits] {
-		if end := r.card(t); end > 0 {
+		if end := r.card(t, found); end > 0 {
 			hits[cardHits]++
-			return end
+			return end, true
 		}
 	}
 	if b.on[ssnHits] {
 		if end := r.ssn(t); end > 0 {
 			hits[ssnHits]++
-			return end
+			return end, true
 		}
 	}
 	if b.on[phoneHits] {
 		if end := r.phone(t); end > 0 {
 			hits[phoneHits]++
-			return end
+			return end, true
 		}
 	}
-	return r.end[0]
+	return r.end(0), false
 }
 
 // goesOn reports whether more digits may follow after t[:j].
@@ -89,12 +89,15 @@ func goesOn(t []byte, j int) bool {
 	return isDigit(next) || next == softBreak || separators[next] != 0
 }
 
+// end is the offset behind a group.
+func (r *digitRun) end(group int) int { return r.start + int(r.until[group]) }
+
 // read collects groups until there is no more, or more digits than a number has.
 func (r *digitRun) read(t []byte, i int) {
 	r.start = i
 	for {
 		end, full := r.group(t, i)
-		r.end[r.groups] = end
+		r.until[r.groups] = uint32(end - r.start)
 		r.groups++
 		if full {
 			r.more = true
@@ -158,13 +161,17 @@ func separate(t []byte, i int) (next int, sep separator) {
 }
 
 // uniform reports whether all separators of the groups from first to last are one
-// and the same of the allowed ones. A line break counts as a space.
+// and the same of the allowed ones. A line break counts as a space, and a dash
+// between spaces as a dash.
 func (r *digitRun) uniform(first, last int, allowed separator) bool {
 	want := separator(0)
 	for g := first; g <= last; g++ {
 		sep := r.before[g]
 		if sep&byLine != 0 {
 			sep = sep&^byLine | bySpace
+		}
+		if sep == bySpace|byDash {
+			sep = byDash
 		}
 		if want == 0 {
 			want = sep
@@ -182,7 +189,7 @@ func (r *digitRun) sizes(from int, want string) bool {
 		return false
 	}
 	for i := range len(want) {
-		if r.size[from+i] != int(want[i]-'0') {
+		if r.size[from+i] != want[i]-'0' {
 			return false
 		}
 	}

@@ -1,15 +1,16 @@
 package classify
 
 // phoneWords say that digits near them are a telephone number.
-var phoneWords = []string{
-	"phone", "telephone", "tel", "tel.", "mobile", "mobil", "cell", "cellphone", "fax", "call me", "dial", "reach me", "text me",
+var phoneWords = wordList(
+	"phone", "telephone", "tel", "mobile", "mobil", "cell", "cellphone", "fax", "call me", "dial", "reach me", "text me",
 	"whatsapp", "sms", "telefon", "telefonnummer", "handy", "handynummer", "rufnummer", "téléphone", "portable",
 	"teléfono", "móvil", "celular", "telefono", "cellulare", "telefone", "telefoon", "телефон", "电话", "電話", "手机", "手機", "携帯", "전화",
-}
+)
 
 const (
 	shortestPhone = 7
 	longestPhone  = 15 // ITU-T E.164
+	phoneAfter    = 12 // bytes behind a number in which a word makes it one: (mobile)
 	phoneMarks    = bySpace | byDash | byDot | byParen | bySlash
 )
 
@@ -18,19 +19,19 @@ const (
 //   - +, a country code and the rest, 7 to 15 digits, grouped in any way;
 //   - 00 and the same, in groups;
 //   - the North American form: three, three and four digits;
-//   - the forms with a trunk 0, in groups;
+//   - the forms with a trunk 0, in groups, or eleven digits in one piece;
 //   - 7 to 15 digits with a word near that says so.
 //
-// Ten digits alone are no number: times and identifiers look the same.
+// Ten digits alone are no number: times, accounts and books look the same.
 func (r *digitRun) phone(t []byte) int {
 	n := r.phoneGroups()
 	total := r.total(n)
-	if total < shortestPhone || !endsAt(t, r.end[n-1]) {
+	if total < shortestPhone || !endsAt(t, r.end(n-1)) {
 		return 0
 	}
-	end := r.end[n-1]
+	end := r.end(n - 1)
 	if p := previous(t, r.start); p >= 0 && (t[p] == '+' || t[p] == '(' && p > 0 && t[p-1] == '+') {
-		if r.international(0, total) && (t[p] != '+' || p == 0 || !isAlnum(t[p-1])) && !r.dateLike(n) {
+		if r.international(0, total) && (t[p] != '+' || p == 0 || !isAlnum(t[p-1])) && !r.isoDate(n) {
 			return end
 		}
 		return 0
@@ -39,7 +40,7 @@ func (r *digitRun) phone(t []byte) int {
 		return 0
 	}
 	// The text goes on with numbers: it is a table and not a telephone number.
-	whole := !r.more && n == r.groups && !r.follows(t)
+	whole := !r.more && (n == r.groups || r.before[n]&byLine != 0) && !r.follows(t)
 	switch {
 	case whole && n > 1 && r.digits[0]|r.digits[1] == 0 && r.size[0] <= 5 && r.international(2, total):
 		return end
@@ -47,7 +48,7 @@ func (r *digitRun) phone(t []byte) int {
 		return end
 	case whole && r.trunk(n, total):
 		return end
-	case total <= longestPhone && r.sizesPlausible(n) && near(t, r.start, end, phoneWords):
+	case total <= longestPhone && r.sizesPlausible(n) && near(t, r.start, end, phoneAfter, phoneWords):
 		return end
 	}
 	return 0
@@ -56,12 +57,12 @@ func (r *digitRun) phone(t []byte) int {
 // phoneGroups is how many groups belong together: their separators are marks of
 // telephone numbers and not line breaks, and no more digits than a number has.
 func (r *digitRun) phoneGroups() int {
-	total := r.size[0]
+	total := int(r.size[0])
 	for g := 1; g < r.groups; g++ {
-		if r.before[g]&^phoneMarks != 0 || total+r.size[g] > longestPhone+2 {
+		if r.before[g]&^phoneMarks != 0 || total+int(r.size[g]) > longestPhone+2 {
 			return g
 		}
-		total += r.size[g]
+		total += int(r.size[g])
 	}
 	return r.groups
 }
@@ -69,7 +70,7 @@ func (r *digitRun) phoneGroups() int {
 func (r *digitRun) total(groups int) int {
 	total := 0
 	for g := range groups {
-		total += r.size[g]
+		total += int(r.size[g])
 	}
 	return total
 }
@@ -138,7 +139,14 @@ func (r *digitRun) marked(n int) bool {
 // single 0: area code and subscriber in two to five groups, or pairs of digits.
 func (r *digitRun) trunk(n, total int) bool {
 	const shortest, longest = 9, 12
-	if r.digits[0] != 0 || r.digits[1] == 0 || n < 2 || n > 5 || total < shortest || total > longest {
+	const onePiece = 11
+	if r.digits[0] != 0 || r.digits[1] == 0 {
+		return false
+	}
+	if n == 1 {
+		return total == onePiece
+	}
+	if n > 5 || total < shortest || total > longest {
 		return false
 	}
 	if r.size[0] == 2 {
@@ -165,18 +173,23 @@ func (r *digitRun) sizesPlausible(n int) bool {
 	return true
 }
 
-// dateLike reports whether the groups begin like a date: 2026-11-30 or 30.11.2026.
+// dateLike reports whether the groups begin like a date: 2026-11-30, 30.11.2026,
+// 11/30/2026, with days and months of one or two digits.
 func (r *digitRun) dateLike(n int) bool {
 	if n < 3 {
 		return false
 	}
-	d := &r.digits
-	year := func(i int) bool { return d[i] == 1 && d[i+1] == 9 || d[i] == 2 && d[i+1] == 0 }
-	switch {
-	case r.sizes(0, "422"):
-		return year(0)
-	case r.sizes(0, "224"):
-		return year(4)
-	}
-	return false
+	a, b, c := r.size[0], r.size[1], r.size[2]
+	return r.isoDate(n) || a <= 2 && b <= 2 && c == 4 && r.century(int(a+b))
+}
+
+// isoDate reports whether the groups begin like a date with its year first. Such
+// a line added by a patch begins with a plus.
+func (r *digitRun) isoDate(n int) bool {
+	return n >= 3 && r.size[0] == 4 && r.size[1] <= 2 && r.size[2] <= 2 && r.century(0)
+}
+
+// century reports whether the digits from i on may be a year.
+func (r *digitRun) century(i int) bool {
+	return r.digits[i] == 1 && r.digits[i+1] == 9 || r.digits[i] == 2 && r.digits[i+1] == 0
 }

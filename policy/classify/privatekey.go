@@ -3,11 +3,11 @@ package classify
 import "bytes"
 
 const (
-	keyBody   = 40       // base64 characters in a row that a key has at least
-	keyReach  = 1024     // bytes behind the header in which they begin
-	puttyBody = 16 << 10 // bytes behind a PuTTY header in which its private part begins
-	keyLabel  = 48       // bytes of a header's label
-	keyAlpha  = 16       // different characters in keyBody of them
+	keyBody   = 40      // base64 characters in a row that a key has at least
+	keyReach  = 1024    // bytes behind the header in which they begin
+	puttyBody = 4 << 10 // bytes behind a PuTTY header in which its private part begins
+	keyLabel  = 48      // bytes of a header's label
+	keyAlpha  = 16      // different characters in keyBody of them
 )
 
 // privateKey returns where to go on behind the header of a private key at the
@@ -52,7 +52,7 @@ func hasKeyBody(t []byte) bool {
 			return true
 		}
 		i = end
-		if bytes.HasPrefix(t[i:], []byte("-----END")) {
+		if bytes.HasPrefix(t[i:], []byte("-----")) {
 			return false
 		}
 	}

@@ -219,10 +219,10 @@ func (s *scan) detect(t []byte) {
 		t = s.fold.text(t)
 		s.look(len(t))
 	}
-	for at := 0; at < len(t) && !s.expired; {
-		end := min(at+chunk, len(t))
-		at = s.c.builtin.scan(s.hits, t, at, end)
-		s.look(end - at + chunk/4)
+	for at, found := 0, -1; at < len(t) && !s.expired; {
+		start := at
+		at, found = s.c.builtin.scan(s.hits, t, start, min(start+chunk, len(t)), found)
+		s.look(at - start)
 	}
 	if len(s.c.custom) == 0 {
 		return
@@ -249,7 +249,7 @@ func (s *scan) plain(t []byte) []byte {
 
 // collect keeps text for the external detectors.
 func (s *scan) collect(t []byte) {
-	if len(s.c.external) == 0 {
+	if len(s.c.external) == 0 || len(t) == 0 {
 		return
 	}
 	if s.text.Len() > 0 {

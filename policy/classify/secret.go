@@ -7,7 +7,7 @@ import "bytes"
 type secretShape struct {
 	before, behind string // around the anchor, which is the byte between them
 	chars          *alphabet
-	least, most    int  // characters after the prefix; most 0 is no bound
+	least, most    int  // characters after the prefix
 	mixed          bool // has digits, capital and small letters
 }
 
@@ -57,7 +57,7 @@ var secretTable = []struct {
 	{'_', secretShape{"gsk", "", alnumBytes, 52, 52, true}},
 	// Package registries.
 	{'_', secretShape{"npm", "", alnumBytes, 36, 36, false}},
-	{'-', secretShape{"pypi", "AgEI", wordBytes, 70, 0, false}},
+	{'-', secretShape{"pypi", "AgEI", wordBytes, 70, 512, false}},
 	// Hosting and other services.
 	{'_', secretShape{"dop", "v1_", hexBytes, 64, 64, false}},
 	{'_', secretShape{"doo", "v1_", hexBytes, 64, 64, false}},
@@ -82,24 +82,52 @@ var (
 	slackHookBytes   = newAlphabet(digitChars + lowerChars + upperChars + "/")
 )
 
-// secretShapes is secretTable by anchor.
-var secretShapes = func() (by [256][]secretShape) {
+// neighbours are the shapes of one anchor, by the byte next to it that they ask
+// for: the one before, or for shapes that begin with their anchor the one behind.
+type neighbours struct{ before, behind [256][]secretShape }
+
+// secretShapes is secretTable by anchor; nil is no anchor.
+var secretShapes = func() (by [256]*neighbours) {
 	for _, s := range secretTable {
-		by[s.anchor] = append(by[s.anchor], s.secretShape)
+		if by[s.anchor] == nil {
+			by[s.anchor] = &neighbours{}
+		}
+		n := by[s.anchor]
+		if s.before != "" {
+			c := s.before[len(s.before)-1]
+			n.before[c] = append(n.before[c], s.secretShape)
+		} else {
+			n.behind[s.behind[0]] = append(n.behind[s.behind[0]], s.secretShape)
+		}
 	}
 	return by
 }()
 
 // secret returns the end of the secret whose anchor is t[i], or 0.
 func secret(t []byte, i int) int {
-	shapes := secretShapes[t[i]]
+	n := secretShapes[t[i]]
+	if n == nil {
+		return 0
+	}
+	if i > 0 {
+		if end := matchAny(n.before[t[i-1]], t, i); end > 0 {
+			return end
+		}
+		if t[i] == '_' && t[i-1]|0x20 == 's' {
+			return awsSecretKey(t, i)
+		}
+	}
+	if i+1 < len(t) {
+		return matchAny(n.behind[t[i+1]], t, i)
+	}
+	return 0
+}
+
+func matchAny(shapes []secretShape, t []byte, i int) int {
 	for k := range shapes {
 		if end := shapes[k].match(t, i); end > 0 {
 			return end
 		}
-	}
-	if t[i] == '_' {
-		return awsSecretKey(t, i)
 	}
 	return 0
 }
@@ -112,13 +140,14 @@ func (s *secretShape) match(t []byte, anchor int) int {
 	if start > 0 && isAlnum(t[start-1]) {
 		return 0
 	}
-	end := s.chars.span(t, from)
+	// No further than needed: text may be one secret's beginning after another.
+	end := s.chars.span(t[:min(len(t), from+s.most+1)], from)
 	// A full stop or dash at the end belongs to the sentence.
 	for end > from && (t[end-1] == '.' || t[end-1] == '-') {
 		end--
 	}
 	n := end - from
-	if n < s.least || s.most > 0 && n > s.most || end < len(t) && isAlnum(t[end]) || !random(t[from:end], s.mixed) {
+	if n < s.least || n > s.most || end < len(t) && isAlnum(t[end]) || !random(t[from:end], s.mixed) {
 		return 0
 	}
 	return end
@@ -162,7 +191,7 @@ func awsSecretKey(t []byte, i int) int {
 	for from < len(t) && from < i+12 && bytes.IndexByte([]byte(`"'=: `), t[from]) >= 0 {
 		from++
 	}
-	end := alnumSlash.span(t, from)
+	end := alnumSlash.span(t[:min(len(t), from+size+1)], from)
 	if end-from != size || !random(t[from:end], true) {
 		return 0
 	}

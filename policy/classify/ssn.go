@@ -1,7 +1,7 @@
 package classify
 
 // ssnWords say that nine digits near them are a social security number.
-var ssnWords = []string{"ssn", "social security", "soc sec", "social sec", "ss#", "ssn#"}
+var ssnWords = wordList("ssn", "social security", "soc sec", "social sec", "ss#")
 
 // ssn returns the end of a US social security number that begins the run, or 0:
 // three, two and four digits between equal separators, or nine in one piece with
@@ -10,11 +10,11 @@ func (r *digitRun) ssn(t []byte) int {
 	const digits = 9
 	switch {
 	case r.sizes(0, "324") && r.uniform(1, 2, bySpace|byDash|byDot):
-		if end := r.end[2]; r.isolated(t) && endsAt(t, end) && !r.goesOnLike(3, r.before[2]) && ssnParts(&r.digits) {
+		if end := r.end(2); r.isolated(t) && endsAt(t, end) && !r.goesOnLike(3, r.before[2]) && ssnParts(&r.digits) {
 			return end
 		}
 	case r.size[0] == digits:
-		if end := r.end[0]; r.isolated(t) && endsAt(t, end) && ssnParts(&r.digits) && near(t, r.start, end, ssnWords) {
+		if end := r.end(0); r.isolated(t) && endsAt(t, end) && ssnParts(&r.digits) && near(t, r.start, end, wordsAfter, ssnWords) {
 			return end
 		}
 	}

@@ -68,6 +68,7 @@ func (s *scan) walk(in []byte, d depth) {
 
 // step reads one token.
 func (w *walker) step(st state) state {
+	w.s.look(0)
 	w.space()
 	if w.at >= len(w.in) {
 		return broken
@@ -169,7 +170,6 @@ func (w *walker) scalar(p place) {
 	if n := w.at - start; n >= longNumber && p.depth > 1 {
 		w.s.scanText(w.in[start:w.at], w.depth)
 	}
-	w.s.look(w.at - start)
 }
 
 // delimiter are the bytes that end a number or a literal.
@@ -191,7 +191,6 @@ func (w *walker) close() state {
 	if w.lv.run.owner > len(w.lv.frames) {
 		w.flush()
 	}
-	w.s.look(0)
 	return w.after()
 }
 
