@@ -370,6 +370,12 @@ type VariableInfo struct {
 	Optional, Lazy bool
 	// ReadableIn is "", "limit" or "charge".
 	ReadableIn string
+	// Size is the most characters of a text or entries of a list or map, 1 for
+	// what has no size; Elem is the most characters of an entry, 0 for none.
+	Size, Elem int
+	// ClientText: written by the client, so neither messages nor annotations may
+	// read it.
+	ClientText bool
 }
 
 // Variables lists the variables that every expression can read, those of
@@ -389,6 +395,7 @@ func Variables(claims map[string]string) ([]VariableInfo, error) {
 		out[i] = VariableInfo{
 			Name: v.name, Type: v.typ.String(), Optional: v.typ.TypeName() == "optional_type",
 			Lazy: v.lazy != notLazy, ReadableIn: []string{"", "limit", "charge"}[v.scope],
+			Size: int(v.size.self), Elem: int(v.size.elem), ClientText: v.client,
 		}
 	}
 	return out, nil

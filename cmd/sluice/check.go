@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -133,7 +132,7 @@ func (c *checker) run(policyDir []string) {
 
 // policiesAlone checks a folder of policies without a configuration.
 func (c *checker) policiesAlone(dir string) {
-	set, err := loadPoliciesAlone(dir)
+	set, err := (&policyLoader{}).load(dir)
 	if err != nil {
 		c.fail(err)
 		return
@@ -141,18 +140,6 @@ func (c *checker) policiesAlone(dir string) {
 	c.policyWarnings(dir, set)
 	c.print("no configuration: pools and classes are taken as the policies name them\n")
 	c.policies(dir, set)
-}
-
-// loadPoliciesAlone compiles a folder of policies without a configuration.
-func loadPoliciesAlone(dir string) (*policy.Set, error) {
-	if _, err := os.Stat(dir); err != nil {
-		return nil, fmt.Errorf("cannot read the policies: %w", err)
-	}
-	set, err := policy.Load(policy.Config{AnyNames: true}, os.DirFS(dir))
-	if err != nil {
-		return nil, locatedIn(dir, err)
-	}
-	return set, nil
 }
 
 func (c *checker) policyWarnings(dir string, set *policy.Set) {

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ const (
 	exitOK     = 0
 	exitFailed = 1 // what was asked for did not work or did not hold
 	exitUsage  = 2 // the command line is not understood
+	exitFound  = 3 // what was asked about holds: a denial that was explained, a change that a replay has found
 )
 
 func main() {
@@ -44,14 +46,17 @@ func execute(ctx context.Context, now func() time.Time, args []string, stdin io.
 	}
 	if f, ok := errors.AsType[*failure](err); ok {
 		f.report(stderr)
-		return exitFailed
+		return cmp.Or(f.code, exitFailed)
 	}
 	fmt.Fprintf(stderr, "sluice: %v\nRun '%s --help' for usage.\n", err, cmd.CommandPath())
 	return exitUsage
 }
 
 // failure is an error of a command that was understood. Every other error is one of usage.
-type failure struct{ err error } // nil: the command has already said what failed
+type failure struct {
+	err  error // nil: the command has already said what failed
+	code int   // 0 stands for exitFailed
+}
 
 func (f *failure) Error() string { return fmt.Sprint(f.err) }
 func (f *failure) Unwrap() error { return f.err }
@@ -84,6 +89,9 @@ func count(n int, noun string) string {
 // errReported fails a command that has already written why.
 var errReported = &failure{}
 
+// errFound ends a command with the code exitFound.
+var errFound = &failure{code: exitFound}
+
 // command turns a command's work into cobra's RunE: its errors are failures, not errors of usage.
 func command(work func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
@@ -97,7 +105,7 @@ func command(work func(cmd *cobra.Command, args []string) error) func(*cobra.Com
 		if f, ok := errors.AsType[*failure](err); ok {
 			return f
 		}
-		return &failure{err}
+		return &failure{err: err}
 	}
 }
 
@@ -118,7 +126,7 @@ func newRootCommand(now func() time.Time) *cobra.Command {
 	root.AddCommand(
 		newServeCommand(),
 		newCheckCommand(now),
-		newPolicyCommand(),
+		newPolicyCommand(now),
 		newKeysCommand(now),
 		newChargebackCommand(),
 		newTokensCommand(),

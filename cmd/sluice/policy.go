@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,14 +18,14 @@ import (
 	"github.com/sluicegate/sluice/policy/policytest"
 )
 
-func newPolicyCommand() *cobra.Command {
+func newPolicyCommand(now func() time.Time) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "Tools for policy authors",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newPolicyTestCommand())
+	cmd.AddCommand(newPolicyTestCommand(), newPolicyReplayCommand(now), newPolicyEnvCommand())
 	return cmd
 }
 
