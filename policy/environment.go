@@ -68,7 +68,7 @@ func Environment(claims map[string]string) (*EnvInfo, error) {
 		Limits:  environmentLimits(),
 	}
 	for _, name := range slices.Sorted(maps.Keys(env.Functions())) {
-		if strings.HasPrefix(name, "@") && name != "@in" {
+		if strings.Contains(name, "@") && name != "@in" {
 			continue // the library's own, which no text can call
 		}
 		f := FunctionInfo{Name: name}

@@ -34,7 +34,7 @@ func TestEnvironment(t *testing.T) {
 	if got := strings.Join(names["startsWith"], ", "); got != "string.startsWith(string) -> bool" {
 		t.Errorf("startsWith: %s", got)
 	}
-	for _, name := range []string{"join", "format", "cidr", "math.greatest", "sets.contains", "lists.range", "@in"} {
+	for _, name := range []string{"join", "format", "cidr", "math.ceil", "sets.contains", "lists.range", "@in"} {
 		if names[name] == nil {
 			t.Errorf("%s is missing", name)
 		}
