@@ -108,6 +108,7 @@ func TestTestsNoticeMutations(t *testing.T) {
 					t.Errorf("%s:%d: no test notices %q in place of %q", name, m.line, m.after, m.before)
 				}
 			}
+			t.Logf("%d mutations", len(list))
 			if len(list) == 0 {
 				t.Error("there is nothing to mutate")
 			}
