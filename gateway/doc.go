@@ -15,6 +15,11 @@
 // error and finishes. There is no goroutine for a request but its
 // connection's own.
 //
+// Bindings that only audit are judged beside the requests, by the few goroutines
+// of Gateway's rehearsals, which hold a request's body by a count of references and
+// otherwise nothing of it. They begin with the first byte of the answer and may
+// end long after it.
+//
 // What reloads together hangs from one State behind one atomic pointer; a
 // request loads it once and keeps it. What remembers (limits, fleet, ledger,
 // connections) sits on Gateway and outlives reloads.

@@ -212,8 +212,10 @@ func (g *Gateway) Draining() bool { return g.draining.Load() }
 // Shutdown stops accepting, waits for running requests until ctx ends, then
 // cuts those that are left, each with its dialect's error, and waits until
 // they have been settled. Requests that are still on their way by then are
-// refused.
+// refused. Rehearsals are waited for until ctx ends as well, and then given up: no
+// part is called any more once Shutdown has returned.
 func (g *Gateway) Shutdown(ctx context.Context) error {
+	defer g.rehearsals.finish(ctx)
 	g.draining.Store(true)
 	done := make(chan error, 1)
 	go func() { done <- g.server.Shutdown() }()
@@ -228,10 +230,12 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	return <-done
 }
 
-// Close releases the watcher and the kept worker connections, and ends the
-// rehearsals that are left. Shutdown comes first.
+// Close releases the watcher and the kept worker connections. Shutdown comes first,
+// if anything was served.
 func (g *Gateway) Close() error {
-	g.rehearsals.stop()
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	g.rehearsals.finish(ended)
 	g.ups.Close()
 	return g.watch.Close()
 }

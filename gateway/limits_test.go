@@ -120,7 +120,7 @@ func TestOnStoreError(t *testing.T) {
 		status                      int
 		charged, available          []int64 // by limit: other, then store
 		left                        int64
-		warning                     bool
+		warning, would              bool
 	}{
 		{name: "deny", onStoreError: "Deny", actions: "Deny", status: 503, left: 100},
 		{name: "local", onStoreError: "Local", actions: "Deny", status: 503, left: 100},
@@ -128,6 +128,8 @@ func TestOnStoreError(t *testing.T) {
 		{name: "allow, and it stays broken", onStoreError: "Allow", actions: "Deny", status: 200, charged: []int64{1, 0}, left: 100},
 		{name: "warn", onStoreError: "Deny", actions: "Warn", status: 200, charged: []int64{1, 0}, left: 100, warning: true},
 		{name: "warn and allow", onStoreError: "Allow", actions: "Warn", charges: true, status: 200, charged: []int64{1, 13}, left: 87},
+		{name: "audit", onStoreError: "Deny", actions: "Audit", status: 200, charged: []int64{1}, would: true},
+		{name: "audit and allow", onStoreError: "Allow", actions: "Audit", status: 200, charged: []int64{1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a", "b", "c"))
@@ -156,13 +158,17 @@ func TestOnStoreError(t *testing.T) {
 			if !slices.Equal(log.last.charged, c.charged) {
 				t.Errorf("charged %v, want %v", log.last.charged, c.charged)
 			}
-			if n := r.available(limits[1]); n != c.left {
+			if c.actions == "Audit" {
+				if told := r.meter.rehearsals(); len(told) != 1 || (len(told[0].WouldDeny) == 1) != c.would {
+					t.Errorf("told %+v", told)
+				}
+			} else if n := r.available(limits[1]); n != c.left {
 				t.Errorf("%d are left of the limit, want %d", n, c.left)
 			}
 			if want := map[bool]int64{true: 9, false: 10}[c.status == 200]; r.available(limits[0]) != want {
 				t.Errorf("%d are left of the other limit, want %d", r.available(limits[0]), want)
 			}
-			if lost := c.onStoreError == "Allow" && !c.charges; lost != strings.Contains(out.String(), "cannot charge a limit") {
+			if lost := c.onStoreError == "Allow" && !c.charges && c.actions != "Audit"; lost != strings.Contains(out.String(), "cannot charge a limit") {
 				t.Errorf("the log says\n%s", out)
 			}
 		})

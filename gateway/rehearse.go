@@ -26,7 +26,7 @@ const (
 // rehearsals is the queue of rehearsals and those who work it off.
 type rehearsals struct {
 	g      *Gateway
-	ctx    context.Context // ends with stop
+	ctx    context.Context // ends when rehearsals are given up
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 	bytes  atomic.Int64 // of the bodies in the queue
@@ -50,16 +50,27 @@ func (q *rehearsals) start(g *Gateway) {
 	}
 }
 
-// stop ends what runs, gives up what waits, and returns when nothing is left.
-func (q *rehearsals) stop() {
+// finish takes no more rehearsals and waits for those that are queued. When ctx ends
+// it ends what runs and gives up what waits. Nothing is left when it returns.
+func (q *rehearsals) finish(ctx context.Context) {
 	q.mu.Lock()
 	if !q.stopped {
 		q.stopped = true
-		q.cancel()
 		close(q.queue)
 	}
 	q.mu.Unlock()
-	q.work.Wait()
+	idle := make(chan struct{})
+	go func() {
+		defer close(idle)
+		q.work.Wait()
+	}()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+		q.cancel()
+		<-idle
+	}
+	q.cancel()
 }
 
 // put queues r, or reports that there is no room for it.
@@ -239,6 +250,9 @@ func (r *rehearsal) judge(ctx context.Context) {
 		lease, failures := r.g.parts.Limiter.Reserve(now, []ratelimit.Claim{claim(&limits[i])})
 		if len(failures) > 0 {
 			f := &failures[0]
+			if f.Overflow && limits[i].OnStoreError == onStoreErrorAllow {
+				continue // it would have let the request in
+			}
 			failed = append(failed, policy.LimitFailure{Index: i, Wait: f.Wait, StoreFailed: f.Overflow})
 			continue
 		}

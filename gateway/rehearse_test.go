@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
 	"github.com/sluicegate/sluice/policy"
@@ -234,31 +233,47 @@ func TestPanicInARehearsal(t *testing.T) {
 	r.idle()
 }
 
-// TestStopGivesUpRehearsals: the end of the gateway neither waits for detectors nor
-// leaves anything of those that waited.
-func TestStopGivesUpRehearsals(t *testing.T) {
+// TestShutdownEndsRehearsals: a shutdown waits for rehearsals as long as it may, and
+// gives up those that are left; either way nothing is left of them afterwards.
+func TestShutdownEndsRehearsals(t *testing.T) {
+	t.Run("in time", func(t *testing.T) { testShutdownOfRehearsals(t, true) })
+	t.Run("too late", func(t *testing.T) { testShutdownOfRehearsals(t, false) })
+}
+
+func testShutdownOfRehearsals(t *testing.T, inTime bool) {
 	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
-	scan := &scanner{wait: make(chan struct{})} // never closed
+	scan := &scanner{wait: make(chan struct{}), finds: policy.Content{ScanStatus: "complete"}}
 	r := newRig(t, []string{worker.URL()}, withPolicies(t, bound("shadow", "Audit", scanning)), withState(func(st *State) { st.Classifier = scan }))
 	for range 2 * rehearsers {
 		if resp, text := r.chat(chatBody).Answer(); resp.StatusCode != 200 {
 			t.Fatalf("got %d %s", resp.StatusCode, text)
 		}
 	}
-	eventually(t, "the requests to end", func() bool { return r.g.InFlight() == 0 })
+	eventually(t, "the rehearsers to be busy and the rest to wait", func() bool { return r.g.InFlight() == 0 && len(r.g.rehearsals.queue) == rehearsers })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := r.g.Shutdown(ctx); err != nil {
+	down := make(chan error, 1)
+	go func() { down <- r.g.Shutdown(ctx) }()
+	eventually(t, "the queue to be closed", func() bool {
+		r.g.rehearsals.mu.RLock()
+		defer r.g.rehearsals.mu.RUnlock()
+		return r.g.rehearsals.stopped
+	})
+	if inTime {
+		close(scan.wait)
+	} else {
+		cancel()
+	}
+	if err := <-down; err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
-	r.g.rehearsals.stop()
-	if took := time.Since(began); took > patience {
-		t.Errorf("stopping took %v", took)
+	if n := r.g.rehearsals.open.Load(); n != 0 {
+		t.Errorf("%d rehearsals are left", n)
 	}
 	r.idle()
-	if judged, skipped := len(r.meter.rehearsals()), r.meter.skipped.Load(); judged+int(skipped) != 2*rehearsers {
-		t.Errorf("%d were judged and %d left out, want %d together", judged, skipped, 2*rehearsers)
+	judged, skipped := len(r.meter.rehearsals()), int(r.meter.skipped.Load())
+	if judged+skipped != 2*rehearsers || inTime && skipped != 0 || !inTime && skipped != rehearsers {
+		t.Errorf("%d were judged and %d left out of %d", judged, skipped, 2*rehearsers)
 	}
 }
 
