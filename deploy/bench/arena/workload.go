@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -239,8 +240,12 @@ func readTrace(name string) ([]traceRow, error) {
 		return nil, fmt.Errorf("cannot read the trace: %w", err)
 	}
 	defer f.Close()
+	return parseTrace(f)
+}
+
+func parseTrace(r io.Reader) ([]traceRow, error) {
 	var rows []traceRow
-	lines := bufio.NewScanner(f)
+	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<20)
 	for n := 1; lines.Scan(); n++ {
 		var row traceRow
