@@ -67,13 +67,7 @@ func BenchmarkScan(b *testing.B) {
 	for _, kind := range []string{"prose", "messages", "code", "numbers", "identifiers", "chinese", "json", "image"} {
 		body := bodies[kind]
 		run := func(name string, f func()) {
-			b.Run(kind+"/"+name, func(b *testing.B) {
-				b.SetBytes(int64(len(body)))
-				b.ReportAllocs()
-				for b.Loop() {
-					f()
-				}
-			})
+			b.Run(kind+"/"+name, func(b *testing.B) { timed(b, len(body), f) })
 		}
 		r := &Request{Body: body}
 		run("scan", func() { c.Scan(context.Background(), r) })
@@ -90,10 +84,7 @@ func BenchmarkPrefilter(b *testing.B) {
 		text := timedBodies(b)[kind]
 		b.Run(kind, func(b *testing.B) {
 			hits := make([]int64, builtinCount)
-			b.SetBytes(int64(len(text)))
-			for b.Loop() {
-				c.builtin.scan(hits, text, 0, len(text), -1)
-			}
+			timed(b, len(text), func() { c.builtin.scan(hits, text, 0, len(text), -1) })
 		})
 	}
 }
@@ -112,10 +103,7 @@ func BenchmarkCustom(b *testing.B) {
 	} {
 		c := mustNew(b, Config{MaxBytes: 1 << 20, Budget: time.Minute, Custom: []Custom{d}})
 		b.Run(name, func(b *testing.B) {
-			b.SetBytes(int64(len(body)))
-			for b.Loop() {
-				c.Scan(context.Background(), &Request{Body: body})
-			}
+			timed(b, len(body), func() { c.Scan(context.Background(), &Request{Body: body}) })
 		})
 	}
 }

@@ -106,7 +106,7 @@ func (k *checks) keywords(field string, words []string) *keywords {
 	var folded [][]byte
 	total := 0
 	for i, w := range words {
-		f := foldText(nil, fold.text([]byte(w)))
+		f := foldText(nil, fold.text([]byte(w), func(int) bool { return false }))
 		total += len(f)
 		switch {
 		case len(f) == 0:

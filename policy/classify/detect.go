@@ -43,7 +43,7 @@ func newBuiltins(on [builtinCount]bool) builtins {
 		b.triggers['@'] = atTrigger
 	}
 	if on[secretHits] {
-		for c, shapes := range secretShapes {
+		for c, shapes := range secrets.shapes {
 			if shapes != nil {
 				b.triggers[c] = secretTrigger
 			}
@@ -75,6 +75,10 @@ func (b *builtins) scan(hits []int64, t []byte, at, end, found int) (next, last 
 		}
 		if i == end {
 			break
+		}
+		if b.triggers[t[i]] == secretTrigger && !secrets.likely(t, i) {
+			i++
+			continue
 		}
 		next, hit := b.look(hits, t, i, found)
 		if i = next; hit {

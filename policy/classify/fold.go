@@ -13,38 +13,83 @@ type folder struct{ buf, out []byte }
 // text returns t without invisible characters, in NFKC, with digits, spaces and
 // dashes of all scripts in their ASCII form: a card number in full-width or
 // Arabic digits, or with soft hyphens inside, is one all the same. The result is
-// valid until the next call.
-func (f *folder) text(t []byte) []byte {
-	f.buf = appendVisible(f.buf[:0], t)
-	if norm.NFKC.IsNormal(f.buf) {
+// valid until the next call. stop is told now and then how many bytes were done
+// since the last time; once it reports true the rest of the text is left out. A
+// character may become eighteen, so that a text may take much longer than others
+// of its size.
+func (f *folder) text(t []byte, stop func(n int) bool) []byte {
+	const step = 4 << 10
+	var normal bool
+	if f.buf, normal = appendVisible(f.buf[:0], t); normal {
 		return f.buf
 	}
-	f.out = norm.NFKC.Append(f.out[:0], f.buf...)
+	f.out = f.out[:0]
+	for rest := f.buf; len(rest) > 0; {
+		part := cutRunes(rest, step)
+		rest = rest[len(part):]
+		before := len(f.out)
+		// Append composes what it gets with the end of what is there.
+		f.out = norm.NFKC.Append(f.out, part...)
+		if stop(len(f.out) - before) {
+			break
+		}
+	}
 	return f.out
 }
 
 // appendVisible copies text, drops invisible characters and maps digits, spaces
-// and dashes that NFKC leaves alone. Bytes that aren't UTF-8 become U+FFFD.
-func appendVisible(dst, t []byte) []byte {
+// and dashes that NFKC leaves alone. Bytes that aren't UTF-8 become U+FFFD. It
+// reports whether the result is known to be in NFKC.
+func appendVisible(dst, t []byte) (out []byte, normal bool) {
+	normal = true
+	start := 0 // of what is to be copied as it is
 	for i := 0; i < len(t); {
-		start := i
-		for i < len(t) && t[i] < utf8.RuneSelf {
+		if t[i] < utf8.RuneSelf {
 			i++
+			continue
+		}
+		r, n := utf8.DecodeRune(t[i:])
+		if plain(r) && r != utf8.RuneError {
+			i += n
+			continue
+		}
+		to := visible(r)
+		normal = normal && (to < utf8.RuneSelf || plain(to))
+		if to == r && r != utf8.RuneError {
+			i += n
+			continue
 		}
 		dst = append(dst, t[start:i]...)
-		for i < len(t) && t[i] >= utf8.RuneSelf {
-			r, n := utf8.DecodeRune(t[i:])
-			switch to := visible(r); {
-			case to == r && r != utf8.RuneError:
-				dst = append(dst, t[i:i+n]...)
-			case to >= 0:
-				dst = utf8.AppendRune(dst, to)
-			}
-			i += n
+		if to >= 0 {
+			dst = utf8.AppendRune(dst, to)
+		}
+		i += n
+		start = i
+	}
+	return append(dst, t[start:]...), normal
+}
+
+// plainRanges are runes that are in NFKC beside any others of them, which
+// detectors take as they are: most letters of most scripts. The test holds the
+// list against package norm.
+var plainRanges = [...][2]rune{
+	{0xa1, 0xa7}, {0xab, 0xac}, {0xb0, 0xb1}, {0xb6, 0xb7}, {0xbf, 0x131}, {0x134, 0x13e}, {0x141, 0x148}, {0x14a, 0x17e},
+	{0x391, 0x3a1}, {0x3a3, 0x3ce}, {0x400, 0x482}, {0x48a, 0x52f}, {0x5d0, 0x5ea}, {0x620, 0x64a}, {0x904, 0x939},
+	{0x2018, 0x2019}, {0x201c, 0x201d}, {0x2020, 0x2022}, {0x3001, 0x3029}, {0x3041, 0x3096}, {0x30a1, 0x30fc},
+	{0x3400, 0x4dbf}, {0x4e00, 0x9fff}, {0xac00, 0xd7a3}, {utf8.RuneError, utf8.RuneError},
+}
+
+// plainBits are plainRanges as a set.
+var plainBits = func() (bits [0x10000 / 64]uint64) {
+	for _, r := range plainRanges {
+		for c := r[0]; c <= r[1]; c++ {
+			bits[c/64] |= 1 << (c % 64)
 		}
 	}
-	return dst
-}
+	return bits
+}()
+
+func plain(r rune) bool { return r < 0x10000 && plainBits[r/64]>>(r%64)&1 != 0 }
 
 // visible maps a rune beyond ASCII; below 0 it is dropped.
 func visible(r rune) rune {
@@ -58,10 +103,12 @@ func visible(r rune) rune {
 		return visibleLow(r)
 	case r <= 0x206f:
 		return visiblePunctuation(r)
-	case r == 0x2212, r == 0xfe63, r == 0xff0d: // minus signs
+	case r == 0x2212, r == 0xfe63: // minus signs
 		return '-'
-	case r >= 0x3400 && r < 0xd800: // ideographs, Hangul and what is between
-		return r
+	case r == 0x3000:
+		return ' '
+	case r >= 0xff01 && r <= 0xff5e: // the full-width form of ASCII, as NFKC has it
+		return r - 0xff01 + '!'
 	case r == 0xfeff, r >= 0xfe00 && r <= 0xfe0f, r >= 0xe0000 && r <= 0xe0fff:
 		return -1 // byte order mark, variation selectors, tags
 	}

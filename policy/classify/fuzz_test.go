@@ -159,7 +159,7 @@ func FuzzDetect(f *testing.F) {
 		clear(s.hits)
 		size = max(size%(len(text)+1), 1)
 		if !isASCII(text) {
-			text = s.fold.text(text)
+			text = s.fold.text(text, never)
 		}
 		for at, found := 0, -1; at < len(text); {
 			at, found = c.builtin.scan(s.hits, text, at, min(at+size, len(text)), found)

@@ -1,6 +1,7 @@
 package classify
 
 import (
+	"slices"
 	"unicode"
 	"unicode/utf8"
 )
@@ -13,10 +14,12 @@ type keywords struct {
 	// folding, and all white space is a space.
 	class   [256]uint8
 	columns int
-	// next is the state after a byte, by row: each state is the offset of its row.
+	// next is the state after a byte, by state and column.
 	next []uint32
-	// ends are the lengths of the keywords that end in a state, by row number.
-	ends [][]uint16
+	// ends are the lengths of the keywords that end in a state; final says that
+	// there are any.
+	ends  [][]uint16
+	final []bool
 }
 
 // foldText returns t in the form in which words are compared: NFKC and simple
@@ -83,16 +86,16 @@ func newKeywords(words [][]byte) *keywords {
 }
 
 func (k *keywords) addState() uint32 {
-	row := len(k.next)
 	k.next = append(k.next, make([]uint32, k.columns)...)
 	k.ends = append(k.ends, nil)
-	return uint32(row)
+	k.final = append(k.final, false)
+	return uint32(len(k.ends) - 1)
 }
 
 func (k *keywords) addWord(w []byte) {
 	state := uint32(0)
 	for _, c := range w {
-		at := state + uint32(k.class[c])
+		at := k.cell(state, uint32(k.class[c]))
 		to := k.next[at]
 		if to == 0 {
 			to = k.addState()
@@ -103,15 +106,14 @@ func (k *keywords) addWord(w []byte) {
 	k.addEnd(state, uint16(len(w)))
 }
 
+func (k *keywords) cell(state, column uint32) uint32 { return state*uint32(k.columns) + column }
+
 // addEnd notes once that a keyword of n bytes ends in a state.
 func (k *keywords) addEnd(state uint32, n uint16) {
-	ends := &k.ends[state/uint32(k.columns)]
-	for _, have := range *ends {
-		if have == n {
-			return
-		}
+	if !slices.Contains(k.ends[state], n) {
+		k.ends[state] = append(k.ends[state], n)
+		k.final[state] = true
 	}
-	*ends = append(*ends, n)
 }
 
 // link resolves failure links, breadth first: where a state has no way on for a
@@ -124,21 +126,20 @@ func (k *keywords) link() {
 			queue = append(queue, to)
 		}
 	}
-	columns := uint32(k.columns)
 	for len(queue) > 0 {
 		state := queue[0]
 		queue = queue[1:]
-		back := fail[state/columns]
-		for _, n := range k.ends[back/columns] {
+		back := fail[state]
+		for _, n := range k.ends[back] {
 			k.addEnd(state, n)
 		}
-		for c := range columns {
-			to := k.next[state+c]
+		for c := range uint32(k.columns) {
+			to, other := k.next[k.cell(state, c)], k.next[k.cell(back, c)]
 			if to == 0 {
-				k.next[state+c] = k.next[back+c]
+				k.next[k.cell(state, c)] = other
 				continue
 			}
-			fail[to/columns] = k.next[back+c]
+			fail[to] = other
 			queue = append(queue, to)
 		}
 	}
@@ -154,11 +155,10 @@ func (k *keywords) count(s *scan, t []byte) (n int64) {
 	for at := 0; at < len(t) && !s.expired; at += chunk {
 		end := min(at+chunk, len(t))
 		for i := at; i < end; i++ {
-			state = k.next[state+uint32(k.class[t[i]])]
-			if state == 0 {
+			if state = k.next[state*columns+uint32(k.class[t[i]])]; !k.final[state] {
 				continue
 			}
-			for _, size := range k.ends[state/columns] {
+			for _, size := range k.ends[state] {
 				if wholeWord(t, i+1-int(size), i+1) {
 					n++
 				}

@@ -29,11 +29,10 @@ func (k *keywords) within(t []byte, from, to int) bool {
 	}
 	state, columns := uint32(0), uint32(k.columns)
 	for i := from; i < to; i++ {
-		state = k.next[state+uint32(k.class[t[i]])]
-		if state == 0 {
+		if state = k.next[state*columns+uint32(k.class[t[i]])]; !k.final[state] {
 			continue
 		}
-		for _, size := range k.ends[state/columns] {
+		for _, size := range k.ends[state] {
 			if wholeWord(t, i+1-int(size), i+1) {
 				return true
 			}

@@ -51,7 +51,7 @@ func (b *builtins) number(hits []int64, t []byte, i, found int) (next int, hit b
 	for j < len(t) && isDigit(t[j]) {
 		j++
 	}
-	if j-i < shortNumber && !goesOn(t, j) || j-i > maxRunDigits {
+	if j-i > maxRunDigits || !worth(t, i, j) {
 		return j, false
 	}
 	var r digitRun
@@ -77,16 +77,54 @@ func (b *builtins) number(hits []int64, t []byte, i, found int) (next int, hit b
 	return r.end(0), false
 }
 
-// goesOn reports whether more digits may follow after t[:j].
-func goesOn(t []byte, j int) bool {
-	if j+1 >= len(t) {
-		return false
+// worth reports whether the group of digits t[i:j] may begin a number of any kind,
+// going by its size and that of the next group: most numbers in a text are too
+// short, and in a table each would have to be read with all that follow.
+func worth(t []byte, i, j int) bool {
+	size := j - i
+	if size >= shortNumber {
+		return true
 	}
-	c, next := t[j], t[j+1]
-	if c != softBreak && separators[c] == 0 {
+	next, soft := nextGroup(t, j)
+	switch {
+	case soft:
+		return true
+	case next == 0:
 		return false
+	case size >= 4 && next >= 3: // a card
+		return true
+	case size == 3 && next <= 3: // a social security number, or a telephone number
+		return true
+	case t[i] == '0' || i > 0 && (t[i-1] == '+' || t[i-1] == softBreak): // a telephone number
+		return true
+	case size == 1 && t[i] == '1' && next == 3:
+		return true
 	}
-	return isDigit(next) || next == softBreak || separators[next] != 0
+	// Anything may be a telephone number that a word says to be one, and single
+	// digits a card, but not in the middle of other numbers.
+	return i < 2 || separators[t[i-1]]&(bySpace|byDash|byDot|bySlash) == 0 || !isDigit(t[i-2])
+}
+
+// nextGroup returns the size of the group of digits behind t[:j], at most 4, and
+// whether a soft break is in reach.
+func nextGroup(t []byte, j int) (size int, soft bool) {
+	const enough = 4
+	t = t[j:min(len(t), j+maxSeparator+enough)]
+	k := 0
+	for k < len(t) && k <= maxSeparator && separators[t[k]] != 0 {
+		k++
+	}
+	if k < len(t) && t[k] == softBreak {
+		return 0, true
+	}
+	if k == 0 || k > maxSeparator {
+		return 0, false
+	}
+	for k < len(t) && isDigit(t[k]) && size < enough {
+		size++
+		k++
+	}
+	return size, k < len(t) && t[k] == softBreak
 }
 
 // end is the offset behind a group.

@@ -48,7 +48,7 @@ func (r *digitRun) phone(t []byte) int {
 		return end
 	case whole && r.trunk(n, total):
 		return end
-	case total <= longestPhone && r.sizesPlausible(n) && near(t, r.start, end, phoneAfter, phoneWords):
+	case (whole || r.marked(n)) && total <= longestPhone && r.sizesPlausible(n) && near(t, r.start, end, phoneAfter, phoneWords):
 		return end
 	}
 	return 0

@@ -49,6 +49,8 @@ type scan struct {
 	hits           []int64 // by detector: the built-in ones, then the custom ones
 	before, during []int64 // scratch of nested
 
+	stop func(n int) bool // looks at the clock, for the folder
+
 	levels [2]level // the body, and JSON inside one of its strings
 	fold   folder
 	lines  []byte // scratch of plain
@@ -66,7 +68,12 @@ type level struct {
 
 func newScan(c *Classifier) *scan {
 	n := builtinCount + len(c.custom)
-	return &scan{c: c, hits: make([]int64, n), before: make([]int64, n), during: make([]int64, n)}
+	s := &scan{c: c, hits: make([]int64, n), before: make([]int64, n), during: make([]int64, n)}
+	s.stop = func(n int) bool {
+		s.look(n)
+		return s.expired
+	}
+	return s
 }
 
 func (s *scan) begin(ctx context.Context, r *Request) {
@@ -216,8 +223,8 @@ func (s *scan) detect(t []byte) {
 		return
 	}
 	if !isASCII(t) {
-		t = s.fold.text(t)
-		s.look(len(t))
+		t = s.fold.text(t, s.stop)
+		s.look(len(t) / 4)
 	}
 	for at, found := 0, -1; at < len(t) && !s.expired; {
 		start := at

@@ -86,27 +86,55 @@ var (
 // for: the one before, or for shapes that begin with their anchor the one behind.
 type neighbours struct{ before, behind [256][]secretShape }
 
-// secretShapes is secretTable by anchor; nil is no anchor.
-var secretShapes = func() (by [256]*neighbours) {
+// anchorSet is a set of anchors, one bit each.
+type anchorSet uint8
+
+// secretIndex is secretTable by anchor. Nearly all anchors in a text have other
+// neighbours than those in a secret, which two small tables tell.
+type secretIndex struct {
+	shapes         [256]*neighbours // nil is no anchor
+	bit            [256]anchorSet
+	before, behind [256]anchorSet // anchors that ask for this byte
+}
+
+var secrets = func() (x secretIndex) {
+	anchors := 0
 	for _, s := range secretTable {
-		if by[s.anchor] == nil {
-			by[s.anchor] = &neighbours{}
+		if x.shapes[s.anchor] == nil {
+			x.shapes[s.anchor] = &neighbours{}
+			x.bit[s.anchor] = 1 << anchors
+			anchors++
 		}
-		n := by[s.anchor]
+		n := x.shapes[s.anchor]
 		if s.before != "" {
 			c := s.before[len(s.before)-1]
 			n.before[c] = append(n.before[c], s.secretShape)
+			x.before[c] |= x.bit[s.anchor]
 		} else {
-			n.behind[s.behind[0]] = append(n.behind[s.behind[0]], s.secretShape)
+			c := s.behind[0]
+			n.behind[c] = append(n.behind[c], s.secretShape)
+			x.behind[c] |= x.bit[s.anchor]
 		}
 	}
-	return by
+	// The last underscore of aws_secret_access_key, in either case.
+	x.before['s'] |= x.bit['_']
+	x.before['S'] |= x.bit['_']
+	if anchors > 8 {
+		panic("BUG: more anchors than an anchorSet has bits")
+	}
+	return x
 }()
+
+// likely reports whether the neighbours of the anchor t[i] may be a secret's.
+func (x *secretIndex) likely(t []byte, i int) bool {
+	bit := x.bit[t[i]]
+	return i > 0 && x.before[t[i-1]]&bit != 0 || i+1 < len(t) && x.behind[t[i+1]]&bit != 0
+}
 
 // secret returns the end of the secret whose anchor is t[i], or 0.
 func secret(t []byte, i int) int {
-	n := secretShapes[t[i]]
-	if n == nil {
+	n := secrets.shapes[t[i]]
+	if n == nil || !secrets.likely(t, i) {
 		return 0
 	}
 	if i > 0 {

@@ -323,3 +323,18 @@ func TestManySmallStrings(t *testing.T) {
 		}
 	}
 }
+
+// TestFoldingHeedsTheClock checks that text which NFKC makes many times longer
+// does not hold a core beyond the budget.
+func TestFoldingHeedsTheClock(t *testing.T) {
+	c := mustNew(t, each())
+	now := time.Unix(0, 0)
+	c.now = func() time.Time { now = now.Add(time.Minute); return now }
+	if got := scanText(c, strings.Repeat("\ufdfa", 300_000)); got.ScanStatus != StatusTimeout {
+		t.Errorf("the scan is %s, want timeout", got.ScanStatus)
+	}
+	s := c.pool.Get().(*scan)
+	if n := len(s.fold.out); n > 4*chunk {
+		t.Errorf("%d bytes were folded after the end of the budget", n)
+	}
+}
