@@ -84,7 +84,7 @@ func (f *Fleet) gather(now time.Time, req *Request, s *scratch) error {
 		}
 	}
 	if warm > 0 && warm < len(s.candidates) {
-		f.holdBack(now, s)
+		f.holdBack(now, s, warm)
 	}
 	if len(s.candidates) == 0 && serving {
 		f.addTrials(req, s)
@@ -104,15 +104,19 @@ func (f *Fleet) gather(now time.Time, req *Request, s *scratch) error {
 }
 
 // holdBack takes workers that have just become ready out of most picks, at
-// first out of nine in ten, then less and less. It requires that f.mu is held
-// and that another candidate is left.
-func (f *Fleet) holdBack(now time.Time, s *scratch) {
+// first out of nine in ten, then less and less. Where few are warm, these get at
+// most about twice their even part meanwhile: a fleet that grows at once must not
+// send all to the few it had. It requires that f.mu is held and that warm other
+// candidates are left.
+func (f *Fleet) holdBack(now time.Time, s *scratch, warm int) {
+	all := float64(len(s.candidates))
+	least := max(leastShare, (all/2-float64(warm))/(all-float64(warm)))
 	s.candidates = slices.DeleteFunc(s.candidates, func(c candidate) bool {
 		w := c.worker
 		if !w.starting(now, f.cfg.SlowStart) {
 			return false
 		}
-		share := max(leastShare, now.Sub(w.readySince).Seconds()/f.cfg.SlowStart.Seconds())
+		share := max(least, now.Sub(w.readySince).Seconds()/f.cfg.SlowStart.Seconds())
 		return f.rng.Float64() >= share
 	})
 }

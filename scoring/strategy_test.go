@@ -1,6 +1,8 @@
 package scoring
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -122,5 +124,37 @@ func TestSlowStart(t *testing.T) {
 	r, err := f.Pick(late, &Request{Model: "m", Pools: []string{"p"}, Exclude: []WorkerID{id - 1}})
 	if err != nil || r.Worker().ID != id {
 		t.Errorf("the only candidate is held back: %v", err)
+	}
+}
+
+// TestSlowStartOfMany adds many workers to a few: those that were there get no
+// more than about twice their even part.
+func TestSlowStartOfMany(t *testing.T) {
+	for _, c := range []struct{ warm, added int }{{1, 7}, {2, 6}, {4, 4}, {1, 1}, {7, 1}} {
+		cfg := DefaultConfig()
+		cfg.SlowStart, cfg.Strategy = 10*time.Second, StrategyRandom
+		f := NewFleet(cfg)
+		old := addWorkers(t, f, c.warm)
+		late := epoch.Add(time.Minute)
+		for i := range c.added {
+			id, err := f.Add(late, WorkerSpec{Name: fmt.Sprintf("late%d", i), Pool: "p", Models: []string{"m"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.SetReady(late, id, true, "")
+		}
+		n := 0
+		const requests = 4000
+		for range requests {
+			r := pick(t, f, late, &Request{Estimate: 100})
+			if slices.Contains(old, r.Worker().ID) {
+				n++
+			}
+			r.Done(late, Completed)
+		}
+		even := float64(c.warm) / float64(c.warm+c.added)
+		if got := float64(n) / requests; got < even || got > 2.1*even {
+			t.Errorf("%d workers and %d new ones: the former get %.2f of the requests, their even part is %.2f", c.warm, c.added, got, even)
+		}
 	}
 }
