@@ -120,7 +120,7 @@ func TestOnStoreError(t *testing.T) {
 		status                      int
 		charged, available          []int64 // by limit: other, then store
 		left                        int64
-		warning, would              bool
+		warning, would, unsent      bool
 	}{
 		{name: "deny", onStoreError: "Deny", actions: "Deny", status: 503, left: 100},
 		{name: "local", onStoreError: "Local", actions: "Deny", status: 503, left: 100},
@@ -128,16 +128,25 @@ func TestOnStoreError(t *testing.T) {
 		{name: "allow, and it stays broken", onStoreError: "Allow", actions: "Deny", status: 200, charged: []int64{1, 0}, left: 100},
 		{name: "warn", onStoreError: "Deny", actions: "Warn", status: 200, charged: []int64{1, 0}, left: 100, warning: true},
 		{name: "warn and allow", onStoreError: "Allow", actions: "Warn", charges: true, status: 200, charged: []int64{1, 13}, left: 87},
+		{name: "allow, and no worker gets it", onStoreError: "Allow", actions: "Deny", charges: true, unsent: true, status: 503, charged: []int64{0, 0}, left: 100},
 		{name: "audit", onStoreError: "Deny", actions: "Audit", status: 200, charged: []int64{1}, would: true},
 		{name: "audit and allow", onStoreError: "Allow", actions: "Audit", status: 200, charged: []int64{1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a", "b", "c"))
+			charge := ""
+			if c.unsent {
+				charge = `, charge: "7"`
+			}
 			set := compile(t, bound("other", "Deny", "  limits:\n    - { name: l, unit: requests, window: day, limit: 10, key: [] }\n")+
-				bound("store", c.actions, "  limits:\n    - { name: l, unit: tokens, window: day, limit: 100, key: [], estimate: 50, onStoreError: "+c.onStoreError+" }\n"))
+				bound("store", c.actions, "  limits:\n    - { name: l, unit: tokens, window: day, limit: 100, key: [], estimate: 50, onStoreError: "+c.onStoreError+charge+" }\n"))
 			store := &brokenStore{broken: func(counter string) bool { return strings.Contains(counter, "store") }, charges: c.charges}
 			log, out := &notedDecisions{}, &bytes.Buffer{}
-			r := newRig(t, []string{worker.URL()}, withParts(func(p *Parts) {
+			workers := []string{worker.URL()}
+			if c.unsent {
+				workers = nil
+			}
+			r := newRig(t, workers, withParts(func(p *Parts) {
 				store.Limiter = p.Limiter.(*ratelimit.Limiter)
 				p.Limiter, p.Decisions, p.Log = store, log, slog.New(slog.NewTextHandler(out, nil))
 			}))

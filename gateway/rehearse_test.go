@@ -190,6 +190,36 @@ func TestRehearsalsAreLeftOut(t *testing.T) {
 	}
 }
 
+// TestLeftOutIsSettled: a decision whose rehearsal was left out, before or after its
+// answer was whole, is settled in the log all the same.
+func TestLeftOutIsSettled(t *testing.T) {
+	for name, body := range map[string]string{"unary": chatBody, "stream": streamBody} {
+		open := make(chan struct{})
+		worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+			if !x.WantsStream() {
+				gatewaytest.Chat("a")(x)
+				return
+			}
+			gatewaytest.Gate(open, []string{gatewaytest.RoleEvent}, []string{gatewaytest.ContentEvent("a", "stop"), gatewaytest.DoneEvent})(x)
+		})
+		log := &notedDecisions{}
+		r := newRig(t, []string{worker.URL()}, withPolicies(t, bound("shadow", "Audit", scanning)), withParts(func(p *Parts) { p.Decisions = log }))
+		r.g.rehearsals.bytes.Store(maxRehearsalBytes)
+		c := r.chat(body)
+		if name == "stream" {
+			c.Head()
+			eventually(t, "the rehearsal to be left out while the stream runs", func() bool { return r.meter.skipped.Load() == 1 })
+		}
+		close(open)
+		eventually(t, "the end", func() bool { return r.g.InFlight() == 0 && r.g.rehearsals.open.Load() == 0 && r.meter.count() == 1 })
+		r.g.rehearsals.bytes.Add(-maxRehearsalBytes)
+		r.idle()
+		if len(log.lines) != 2 || log.lines[1] != `completed in "p"` || r.meter.skipped.Load() != 1 || len(r.meter.rehearsals()) != 0 {
+			t.Errorf("%s: noted %q, %d left out", name, log.lines, r.meter.skipped.Load())
+		}
+	}
+}
+
 // TestLargeBodiesAreNotPiledUp: bodies that wait to be read for a rehearsal are
 // bounded by their size as well.
 func TestLargeBodiesAreNotPiledUp(t *testing.T) {
