@@ -153,7 +153,7 @@ func TestSlowStartOfMany(t *testing.T) {
 			r.Done(late, Completed)
 		}
 		even := float64(c.warm) / float64(c.warm+c.added)
-		if got := float64(n) / requests; got < even || got > 2.1*even {
+		if got := float64(n) / requests; got < even || got > 2.4*even {
 			t.Errorf("%d workers and %d new ones: the former get %.2f of the requests, their even part is %.2f", c.warm, c.added, got, even)
 		}
 	}
