@@ -147,8 +147,9 @@ func (l *Log) Settled(id string, at time.Time, outcome, pool string, u policy.Us
 	l.add(settlementKind, d.Settlement(policy.RecordOptions{DecisionID: id, Time: at}, outcome, pool, u, charged, available))
 }
 
-// Reopen makes Run close the file and open the path anew, for tools that have
-// moved the file away. It returns at once.
+// Reopen is for tools that have moved the file away: whatever is recorded after
+// the call goes to a file that Run opens under the path. It returns at once, and
+// the old file is closed with the next record.
 func (l *Log) Reopen() {
 	select {
 	case l.reopen <- struct{}{}:

@@ -85,7 +85,7 @@ func rotatedFiles(path string) (files, stray []string, err error) {
 	slices.Sort(files)
 	// A crash can leave a file beside its compressed form, which may then be
 	// replaced: it counts as one.
-	files = slices.CompactFunc(files, func(a, b string) bool { return b == a+".gz" })
+	files = slices.CompactFunc(files, func(later, earlier string) bool { return later == earlier+".gz" })
 	return files, stray, nil
 }
 

@@ -60,13 +60,9 @@ func (w *writer) run(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-w.l.reopen:
-				if err := w.l.file.release(); err != nil {
-					w.l.failed("cannot close the decision log's file", err)
-				}
-				continue
 			case <-w.l.queue.wake:
 			}
+			w.mayReopen() // before what was recorded after the call is taken
 			w.lines, w.counts = w.l.queue.take(w.lines)
 			continue
 		}
@@ -79,6 +75,17 @@ func (w *writer) run(ctx context.Context) {
 		case <-pause.C:
 		}
 		pause.Stop()
+	}
+}
+
+// mayReopen closes the file if it was asked to. The next write opens the path.
+func (w *writer) mayReopen() {
+	select {
+	case <-w.l.reopen:
+		if err := w.l.file.release(); err != nil {
+			w.l.failed("cannot close the decision log's file", err)
+		}
+	default:
 	}
 }
 
