@@ -120,7 +120,7 @@ func TestCrashMidLine(t *testing.T) {
 // TestMovedAway: after Reopen records go to a new file under the path, and the
 // moved one is left alone.
 func TestMovedAway(t *testing.T) {
-	set, in := testSet(t), testInput("no")
+	set, in := testSet(t), testInput("denied")
 	l := testLog(t, nil)
 	d := set.Decide(t.Context(), in)
 	l.Decided("1", "", testTime, in, d)
@@ -214,7 +214,7 @@ func TestFullDisk(t *testing.T) {
 
 // TestFullDiskAtTheEnd: Run ends, and says how many records are lost.
 func TestFullDiskAtTheEnd(t *testing.T) {
-	set, in := testSet(t), testInput("no")
+	set, in := testSet(t), testInput("denied")
 	l := testLog(t, nil)
 	d := set.Decide(t.Context(), in)
 	for i := range 3 {
@@ -329,7 +329,7 @@ func TestTidyStops(t *testing.T) {
 // TestRunRotates is the whole of it: many goroutines record, Run writes,
 // rotates, compresses and prunes, and every record is in exactly one file.
 func TestRunRotates(t *testing.T) {
-	set, in := testSet(t), testInput("no")
+	set, in := testSet(t), testInput("denied")
 	l := testLog(t, func(c *Config) { c.MaxBytes, c.MaxFiles = minFileBytes, 0 })
 	d := set.Decide(t.Context(), in)
 	ctx, cancel := context.WithCancel(t.Context())

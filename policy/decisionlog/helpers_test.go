@@ -19,9 +19,9 @@ import (
 	"github.com/sluicegate/sluice/policy"
 )
 
-// testSet has a policy that denies the model "no", one that warns of "warned",
+// testSet has a policy that denies the model "denied", one that warns of "warned",
 // one that only audits "audited", one with Audit beside Deny for "noted", and a
-// limit.
+// limit. The conditions are such that none can be told without evaluating it.
 func testSet(t testing.TB) *policy.Set {
 	t.Helper()
 	const text = `
@@ -29,7 +29,7 @@ apiVersion: sluice/v1alpha1
 kind: AdmissionPolicy
 metadata: { name: %[1]s }
 spec:
-  matchConditions: [{ name: m, expression: "request.model == '%[2]s'" }]
+  matchConditions: [{ name: m, expression: "request.model.contains('%[2]s')" }]
   validations: [{ name: v, expression: "%[3]s", message: not this model }]
 ---
 apiVersion: sluice/v1alpha1
@@ -50,10 +50,10 @@ kind: AdmissionPolicyBinding
 metadata: { name: limited-b }
 spec: { policyName: limited, actions: [Deny] }
 `
-	all := fmt.Sprintf(text, "denies", "no", "false", "Deny") + fmt.Sprintf(text, "warns", "warned", "false", "Warn") +
+	all := fmt.Sprintf(text, "denies", "denied", "false", "Deny") + fmt.Sprintf(text, "warns", "warned", "false", "Warn") +
 		fmt.Sprintf(text, "audits", "audited", "false", "Audit") + fmt.Sprintf(text, "notes", "noted", "true", "Deny, Audit") +
 		fmt.Sprintf(text, "errs", "erring", "tenant.labels['none'] == ''", "Deny") + limited
-	models := []string{"m", "no", "warned", "audited", "noted", "erring"}
+	models := []string{"m", "denied", "warned", "audited", "noted", "erring"}
 	set, err := policy.Load(policy.Config{
 		Pools: []policy.Pool{{Name: "a", Models: models}}, Claims: map[string]string{"dept": "string", "score": "double"},
 	}, fstest.MapFS{"p.yaml": {Data: []byte(all)}})

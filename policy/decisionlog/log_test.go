@@ -60,7 +60,7 @@ func TestRecords(t *testing.T) {
 // TestSampling: a share of plain allows is left out, and nothing else is.
 func TestSampling(t *testing.T) {
 	set := testSet(t)
-	for model, want := range map[string]bool{"m": false, "no": true, "warned": true, "noted": true, "erring": true} {
+	for model, want := range map[string]bool{"m": false, "denied": true, "warned": true, "noted": true, "erring": true} {
 		l := testLog(t, leftOut)
 		in := testInput(model)
 		d := set.Decide(t.Context(), in)
@@ -184,7 +184,7 @@ func TestSampler(t *testing.T) {
 }
 
 func TestIdentifiers(t *testing.T) {
-	set, in := testSet(t), testInput("no")
+	set, in := testSet(t), testInput("denied")
 	write := func(change func(c *Config)) string {
 		l := testLog(t, change)
 		l.Decided("id", "", testTime, in, set.Decide(t.Context(), in))
@@ -258,7 +258,7 @@ func TestNoSecrets(t *testing.T) {
 
 // TestNothingIsRetained: a record holds what was true during the call.
 func TestNothingIsRetained(t *testing.T) {
-	set, in := testSet(t), testInput("no")
+	set, in := testSet(t), testInput("denied")
 	l := testLog(t, func(c *Config) { c.Plain = []string{"user"} })
 	d := set.Decide(t.Context(), in)
 	charged := []int64{5}

@@ -11,7 +11,7 @@ import (
 // TestDroppedIsTold: a record that finds no room is counted, and the next one
 // that is written says how many were lost.
 func TestDroppedIsTold(t *testing.T) {
-	set, in := testSet(t), testInput("no")
+	set, in := testSet(t), testInput("denied")
 	l := testLog(t, func(c *Config) { c.Queue = 2 })
 	d := set.Decide(t.Context(), in)
 	for i := range 5 {
@@ -52,7 +52,7 @@ func TestDroppedIsTold(t *testing.T) {
 // TestRefuse: requests are refused once the queue is full, and those admitted
 // before still find room for what they record.
 func TestRefuse(t *testing.T) {
-	set, in := testSet(t), testInput("no")
+	set, in := testSet(t), testInput("denied")
 	l := testLog(t, func(c *Config) { c.Queue, c.Refuse = 2, true })
 	d := set.Decide(t.Context(), in)
 	for i := range 4 {
