@@ -39,6 +39,8 @@ type expression struct {
 	// Config.KeepSource is.
 	source  exprDoc
 	checked *cel.Ast
+	// zones are the parameters that name time zones.
+	zones []string
 	// tree is kept of match conditions, for the index.
 	tree ast.Expr
 	// cheap: the program tracks no cost, and its estimate is charged.
@@ -266,6 +268,11 @@ func (c *compiler) inspect(x exprDoc, checked *cel.Ast, sc scope, out *expressio
 		c.inherit(v, out)
 	}))
 	out.reads = slices.Sorted(maps.Keys(reads))
+	for _, zone := range zonesOf(a) {
+		if isParam(zone) {
+			out.zones = append(out.zones, zone.AsIdent())
+		}
+	}
 	return ok
 }
 

@@ -225,7 +225,7 @@ func TestVariableSize(t *testing.T) {
 		"request.tool_names.filter(t, t != 'x')": false, "request.tool_names.slice(0, 10)": true,
 		"principal.groups.map(g, [g])": true, "request.headers.transformMap(k, v, v)": true, "optional.of(request.tool_names)": false,
 	} {
-		s := mustLoad(t, testConfig(), policyText("p", "\n  variables: [{ name: x, expression: \""+expr+"\" }]\n  validations: [{ name: v, expression: \"variables.x == variables.x\" }]", "Deny"))
+		s := mustLoad(t, testConfig(), policyText("p", "\n  variables: [{ name: x, expression: \""+expr+"\" }]\n  validations: [{ name: v, expression: \"optional.of(variables.x).hasValue()\" }]", "Deny"))
 		d := s.Decide(t.Context(), largestInput())
 		failed := len(d.Errors) == 1 && d.Errors[0].ErrorKind == ErrorSize
 		if failed == ok {

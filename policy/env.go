@@ -68,9 +68,10 @@ func celEnv(vars []variable) (*cel.Env, error) {
 		cel.ExpressionNestingDepthLimit(maxExprNesting),
 		cel.ExpressionNodeLimit(maxExprNodes),
 		cel.ExtendedValidations(),
-		cel.ASTValidators(cel.ValidateComprehensionNestingLimit(maxLoopNesting), regexValidator{}, loopVariableValidator{}),
+		cel.ASTValidators(cel.ValidateComprehensionNestingLimit(maxLoopNesting), regexValidator{}, loopVariableValidator{}, comparisonValidator{}, zoneValidator{}),
 		// After the strings library, whose estimate of join counts an element as
 		// one character, while format is counted by its template alone.
+		cel.CostEstimatorOptions(priceEstimates()...),
 		cel.CostEstimatorOptions(
 			checker.OverloadCostEstimate("list_join", estimateJoin),
 			checker.OverloadCostEstimate("list_join_string", estimateJoin),
@@ -99,6 +100,7 @@ func programOptions() []cel.ProgramOption {
 		cel.InterruptCheckFrequency(interruptEvery),
 		cel.CostTrackerOptions(interpreter.OverloadCostTracker("string_format", trackFormat)),
 		sortedCost(),
+		cel.CostTrackerOptions(priceTrackers()...),
 	}
 }
 

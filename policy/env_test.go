@@ -143,7 +143,7 @@ func TestTracingTurnsCostOff(t *testing.T) {
 	// A traced program of ours has no limit either, and has the value of every node.
 	cfg := testConfig()
 	cfg.KeepSource = true
-	s := mustLoad(t, cfg, policyText("p", "\n  validations: [{ name: v, expression: \"request.n + 1 == 2 && tenant.labels.transformMap(k, v, v).exists(k, k == 'env')\" }]", "Deny"))
+	s := mustLoad(t, cfg, policyText("p", "\n  validations: [{ name: v, expression: \"request.n + 1 == 2 && tenant.labels.transformMap(k, v, v).exists(k, 'env' == k)\" }]", "Deny"))
 	x := s.policies[0].validations[0].expr
 	traced, err := s.policies[0].traced(x)
 	if err != nil {

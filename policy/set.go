@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 )
 
@@ -148,6 +149,7 @@ func build(p *problems, cfg *Config, docs documents) *Set {
 	slices.SortFunc(s.policies, func(a, b *compiled) int { return strings.Compare(a.name, b.name) })
 	for _, bd := range bindings {
 		bd.policy = compiledBy[bd.doc.policy]
+		b.checkZones(bd)
 	}
 	s.order(bindings)
 	s.share()
@@ -157,6 +159,21 @@ func build(p *problems, cfg *Config, docs documents) *Set {
 		s.revision = revision(cfg, docs.headers)
 	}
 	return s
+}
+
+// checkZones holds the parameters that name time zones against those that there
+// are.
+func (b *builder) checkZones(bd *binding) {
+	seen := map[string]bool{}
+	for _, x := range bd.policy.expressions() {
+		for _, name := range x.zones {
+			zone, ok := bd.params[name].(types.String)
+			if ok && !seen[name] && checkZone(string(zone)) != nil {
+				bd.doc.params.errorf(b.p, "%s is used as a time zone, and there is no %q: use a name such as Europe/Berlin, or an offset such as +01:00", name, cut(string(zone), 80))
+			}
+			seen[name] = true
+		}
+	}
 }
 
 func checkCounts(p *problems, cfg *Config, docs documents) {
