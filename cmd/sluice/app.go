@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sluicegate/sluice/gateway"
+	"github.com/sluicegate/sluice/policy/decisionlog"
 	"github.com/sluicegate/sluice/ratelimit"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/scoring/discovery"
@@ -32,17 +33,19 @@ type app struct {
 
 	reloads *reloader
 	meter   *metrics
-	fleet   *scoring.Fleet
-	names   *workerNames
-	subs    *subscriptions
-	checker *discovery.Checker
-	tokens  *tokenizers
-	limiter *ratelimit.Limiter
-	ledger  *ledger.Ledger
-	gateway *gateway.Gateway
-	public  net.Listener
-	admin   net.Listener
-	pages   http.Handler // of the admin listener
+	// decisions is the decision log, nil if there is none.
+	decisions *decisionlog.Log
+	fleet     *scoring.Fleet
+	names     *workerNames
+	subs      *subscriptions
+	checker   *discovery.Checker
+	tokens    *tokenizers
+	limiter   *ratelimit.Limiter
+	ledger    *ledger.Ledger
+	gateway   *gateway.Gateway
+	public    net.Listener
+	admin     net.Listener
+	pages     http.Handler // of the admin listener
 
 	closers []func() error
 
@@ -75,8 +78,8 @@ func run(ctx context.Context, cfg *Config, log *slog.Logger, opts ...appOption) 
 	return serveErr
 }
 
-// newApp builds the parts and takes the ports. Nothing runs yet but the
-// ledger's writer and the gateway's watcher.
+// newApp builds the parts and takes the ports. Nothing runs yet but the writers
+// of the ledger and the decision log, and the gateway's watcher.
 func newApp(cfg *Config, log *slog.Logger, opts ...appOption) (a *app, err error) {
 	a = &app{cfg: cfg, log: log}
 	for _, o := range opts {
@@ -89,7 +92,7 @@ func newApp(cfg *Config, log *slog.Logger, opts ...appOption) (a *app, err error
 		}
 	}()
 	for _, step := range [...]func() error{
-		a.load, a.buildFleet, a.buildTokens, a.openLedger, a.buildGateway, a.listen,
+		a.load, a.buildFleet, a.buildTokens, a.openLedger, a.openDecisions, a.buildGateway, a.listen,
 	} {
 		if err := step(); err != nil {
 			return a, err
@@ -116,10 +119,10 @@ func (a *app) Close() error {
 func (a *app) load() (err error) {
 	now := time.Now()
 	a.print = sourcesOf(a.file, a.cfg).fingerprint()
-	if a.base, err = newLasting(a.cfg, now); err != nil {
+	if a.base, err = newLasting(a.cfg, now, a.log); err != nil {
 		return err
 	}
-	if a.first, err = a.base.generation(a.cfg, 1, now); err != nil {
+	if a.first, err = a.base.generation(a.cfg, nil, now); err != nil {
 		return err
 	}
 	logWarnings(a.log, a.first)
@@ -186,18 +189,25 @@ func (a *app) buildGateway() error {
 	reg := prometheus.NewRegistry()
 	a.meter = newMetrics(reg, tenants, a.names)
 	a.meter.inForce(nil, a.first)
-	a.gateway, err = gateway.New(gc, gateway.Parts{
+	parts := gateway.Parts{
 		Router: a.fleet, Limiter: a.limiter, Tokenizer: a.tokens, Ledger: a.ledger,
 		Meter: meters{a.meter, a.tokens}, Health: a.checker, Log: a.log, Ready: a.notReady, Details: a.details,
-	}, a.first.state)
+	}
+	if a.decisions != nil {
+		parts.Decisions = a.decisions
+	}
+	a.gateway, err = gateway.New(gc, parts, a.first.state)
 	if err != nil {
 		return err
 	}
 	a.onClose(a.gateway.Close)
 	a.reloads = newReloader(a.file, a.first, a.print, a.base, a.install, a.hangups, a.log)
+	if a.decisions != nil {
+		a.reloads.hungUp = a.decisions.Reopen // it may have been moved away
+	}
 	reg.MustRegister(&stateCollector{
 		gateway: a.gateway, fleet: a.fleet, limiter: a.limiter, ledger: a.ledger, tokens: a.tokens, kv: a.subs.stats, checker: a.checker,
-		reloads: a.reloads,
+		reloads: a.reloads, decisions: a.decisions,
 	})
 	a.pages, err = a.adminPages(reg)
 	return err
@@ -224,11 +234,14 @@ func (a *app) install(old, fresh *generation) {
 }
 
 // details says, in words of a fixed list, what is amiss although the gateway can serve.
-func (a *app) details() []string {
+func (a *app) details() (words []string) {
 	if a.reloads.failing() {
-		return []string{"reload_failed"}
+		words = append(words, "reload_failed")
 	}
-	return nil
+	if a.decisions != nil && !a.decisions.Ready() {
+		words = append(words, "decision_log_full")
+	}
+	return words
 }
 
 // metricsConfig is the allowlist of the tenants' metrics.

@@ -8,6 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluicegate/sluice/gateway"
+	"github.com/sluicegate/sluice/policy/classify"
+	"github.com/sluicegate/sluice/policy/decisionlog"
 	"github.com/sluicegate/sluice/ratelimit"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/scoring/discovery"
@@ -27,6 +29,8 @@ type stateCollector struct {
 	kv      func() []kvSource
 	checker *discovery.Checker
 	reloads *reloader
+	// decisions is nil without a decision log.
+	decisions *decisionlog.Log
 }
 
 var (
@@ -37,6 +41,17 @@ var (
 	descGeneration  = desc("sluice_config_generation", "Number of the generation in force, from 1.")
 	descReloadOK    = desc("sluice_config_last_reload_successful", "0 while what the files say is not in force, because it could not be loaded.")
 	descLoaded      = desc("sluice_config_loaded_timestamp_seconds", "When the generation in force was loaded.")
+	descScans       = desc("sluice_content_scans_total", "Bodies scanned for content labels, by scan_status.", "status")
+	descScanBytes   = desc("sluice_content_scanned_bytes_total", "Text scanned for content labels.")
+	descFindings    = desc("sluice_content_findings_total", "What detectors have found, by label.", "label")
+	descUnmapped    = desc("sluice_content_unmapped_findings_total", "Findings of an external detector that no label is given for.", "detector")
+	descScanFails   = desc("sluice_content_detector_failures_total", "Bodies that an external detector did not judge, by why: error, timeout.", "detector", "reason")
+	descDecisions   = desc("sluice_decision_log_records_total", "Records of the decision log by type and what became of them: written, dropped.", "type", "result")
+	descSampledOut  = desc("sluice_decision_log_sampled_out_total", "Plain allows that were left out by decisionLog.sample.")
+	descDecisionLen = desc("sluice_decision_log_bytes_total", "Bytes written to the decision log.")
+	descRotations   = desc("sluice_decision_log_rotations_total", "Files of the decision log that were full.")
+	descDecisionErr = desc("sluice_decision_log_errors_total", "Attempts to encode, write, rotate, compress or delete that failed.")
+	descDecisionQ   = desc("sluice_decision_log_queue", "Records that wait for the disk.")
 	descDegraded    = desc("sluice_degraded", "Workers, cache views and models that are not as they should be, by why.", "part", "reason")
 	descReady       = desc("sluice_worker_ready", "1 if the worker may be picked.", "pool", "worker")
 	descWorkerState = desc("sluice_worker_state", "1 for the worker's state: new, ready, trial, down, unusable, ejected.", "pool", "worker", "state")
@@ -108,6 +123,8 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	c.collectTokens(ch)
 	c.collectBooks(ch)
 	c.collectReloads(ch)
+	c.collectLabels(ch)
+	c.collectDecisions(ch)
 	c.collectDegraded(ch)
 }
 
@@ -143,6 +160,50 @@ func (c *stateCollector) collectReloads(ch chan<- prometheus.Metric) {
 	gauge(ch, descGeneration, float64(g.number))
 	gauge(ch, descLoaded, float64(g.loaded.UnixMilli())/1000)
 	gauge(ch, descReloadOK, oneIf(!c.reloads.failing()))
+}
+
+// collectLabels tells what is found in bodies. Everything that is configured has its series from the start,
+// so that an increase can be seen.
+func (c *stateCollector) collectLabels(ch chan<- prometheus.Metric) {
+	g := c.reloads.generation()
+	if g.docs.scanner == nil {
+		return
+	}
+	s := g.docs.scanner.stats()
+	for _, status := range []string{classify.StatusComplete, classify.StatusPartial, classify.StatusTimeout, classify.StatusUnavailable} {
+		counter(ch, descScans, float64(s.Scans[status]), status)
+	}
+	counter(ch, descScanBytes, float64(s.Bytes))
+	for _, label := range g.cfg.Labels.labels() {
+		counter(ch, descFindings, float64(s.Hits[label]), label)
+	}
+	for i := range g.cfg.Labels.External {
+		name := g.cfg.Labels.External[i].Name
+		counter(ch, descUnmapped, float64(s.Unmapped[name]), name)
+		counter(ch, descScanFails, float64(s.Failures[name]), name, "error")
+		counter(ch, descScanFails, float64(s.Timeouts[name]), name, "timeout")
+	}
+}
+
+// collectDecisions tells how the decision log is written.
+func (c *stateCollector) collectDecisions(ch chan<- prometheus.Metric) {
+	if c.decisions == nil {
+		return
+	}
+	s := c.decisions.Stats()
+	for _, of := range []struct {
+		result string
+		decisionlog.Counts
+	}{{"written", s.Written}, {"dropped", s.Dropped}} {
+		counter(ch, descDecisions, float64(of.Decision), "decision", of.result)
+		counter(ch, descDecisions, float64(of.Shadow), "shadow", of.result)
+		counter(ch, descDecisions, float64(of.Settlement), "settlement", of.result)
+	}
+	counter(ch, descSampledOut, float64(s.SampledOut))
+	counter(ch, descDecisionLen, float64(s.Bytes))
+	counter(ch, descRotations, float64(s.Rotations))
+	counter(ch, descDecisionErr, float64(s.Errors))
+	gauge(ch, descDecisionQ, float64(s.Queued))
 }
 
 // workers are those in force. A removed one that still has requests has no series: its successor may

@@ -21,6 +21,8 @@ type Config struct {
 	Tenants        TenantsConfig        `yaml:"tenants"`
 	Policy         PolicyConfig         `yaml:"policy"`
 	CacheIsolation CacheIsolationConfig `yaml:"cacheIsolation"`
+	Labels         LabelsConfig         `yaml:"labels"`
+	DecisionLog    DecisionLogConfig    `yaml:"decisionLog"`
 	Reload         ReloadConfig         `yaml:"reload"`
 	Models         []ModelConfig        `yaml:"models"`
 	Pools          []PoolConfig         `yaml:"pools"`
@@ -307,6 +309,8 @@ func DefaultConfig() Config {
 			DefaultMaxTokens: 4096,
 		},
 		CacheIsolation: CacheIsolationConfig{Default: "tenant"},
+		Labels:         defaultLabels(),
+		DecisionLog:    defaultDecisionLog(),
 		Reload:         defaultReload(),
 		Health: HealthConfig{
 			Interval:        2 * time.Second,

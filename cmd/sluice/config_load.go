@@ -131,6 +131,10 @@ func (c *Config) paths() []configPath {
 		{"policy.dir", &c.Policy.Dir, true},
 		{"cacheIsolation.keyFile", &c.CacheIsolation.KeyFile, false},
 		{"prices.file", &c.Prices.File, false},
+		{"decisionLog.hashKeyFile", &c.DecisionLog.HashKeyFile, false},
+	}
+	for i := range c.Labels.External {
+		all = append(all, configPath{fmt.Sprintf("labels.external[%d].apiKeyFile", i), &c.Labels.External[i].APIKeyFile, false})
 	}
 	for i := range c.Models {
 		all = append(all,
@@ -155,6 +159,7 @@ func (c *Config) resolvePaths(dir string) {
 		resolve(p.value)
 	}
 	resolve(&c.Ledger.Path)
+	resolve(&c.DecisionLog.Path)
 }
 
 // readBounded reads a whole file of at most limit bytes.

@@ -84,7 +84,27 @@ func TestLoadConfigFull(t *testing.T) {
 			DefaultClass: "slow", DefaultMaxTokens: 100, Claims: map[string]string{"department": "string", "roles": "list(string)"},
 		},
 		CacheIsolation: CacheIsolationConfig{Default: "principal", KeyFile: in("cache.key")},
-		Reload:         ReloadConfig{Poll: time.Minute},
+		Labels: LabelsConfig{
+			Claim: "labels", MaxBytes: 2 * MiB, Timeout: 20 * time.Millisecond,
+			Detectors: map[string]string{"payment-card": "pci", "email": "pii"},
+			Custom:    []CustomLabelConfig{{Name: "project", Label: "secret", Patterns: []string{`FALCON-\d+`}, Keywords: []string{"falcon"}}},
+			External: []ExternalLabelConfig{
+				{
+					Name: "presidio", Shape: "presidio", URL: "https://presidio.example", Language: "de", Entities: []string{"PERSON"},
+					Labels: map[string]string{"PERSON": "pii", "DATE_TIME": ""}, Threshold: 0.7, Timeout: 100 * time.Millisecond,
+					Parallel: 4, MaxText: 10 * KiB, APIKeyFile: in("admin.token"),
+				},
+				{
+					Name: "toxic", Shape: "moderation", URL: "http://127.0.0.1:8080", Model: "omni", Language: "en",
+					Labels: map[string]string{"hate": "hate"}, Threshold: 0.5, Timeout: 300 * time.Millisecond, Parallel: 8,
+				},
+			},
+		},
+		DecisionLog: DecisionLogConfig{
+			Path: in("decisions.jsonl"), MaxBytes: MiB, MaxFiles: 3, Sample: 0.25, Queue: 100, QueueBytes: 2 * MiB, OnFull: "Refuse",
+			HashKeyFile: in("cache.key"), Plain: []string{"source_ip"}, Mask: []string{"/input/request/tool_names"}, Drop: []string{"/message"}, Gateway: "gw-1",
+		},
+		Reload: ReloadConfig{Poll: time.Minute},
 		Models: []ModelConfig{
 			{
 				Name: "org/tiny", Aliases: []string{"default", "8"}, Upstream: "tiny", Family: "qwen", Tokenizer: in("tokenizer"),

@@ -53,6 +53,8 @@ func (v *validator) validate() {
 	v.limits()
 	v.policy()
 	v.cacheIsolation()
+	v.labels()
+	v.decisionLog()
 	v.reload()
 	v.models()
 	v.pools()
@@ -381,6 +383,9 @@ func (v *validator) files() {
 	secrets := []configPath{{"listen.admin.tokenFile", &v.cfg.Listen.Admin.TokenFile, false}}
 	for i := range v.cfg.Pools {
 		secrets = append(secrets, configPath{fmt.Sprintf("pools[%d].apiKeyFile", i), &v.cfg.Pools[i].APIKeyFile, false})
+	}
+	for i := range v.cfg.Labels.External {
+		secrets = append(secrets, configPath{fmt.Sprintf("labels.external[%d].apiKeyFile", i), &v.cfg.Labels.External[i].APIKeyFile, false})
 	}
 	for _, s := range secrets {
 		if *s.value == "" {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,12 +21,20 @@ type documents struct {
 	directory *authn.Directory
 	prices    *chargeback.Prices // nil without a price table
 	policies  *policy.Set
-	cacheKey  []byte // nil without a key file
+	cacheKey  []byte   // nil without a key file
+	scanner   *scanner // nil without detectors
 }
 
 // loadDocuments loads the tenants, the prices, the policies and the cache isolation key, in that order, as
-// of now. It goes on after a failure, so that the error lists what is wrong in all of them, one line each.
+// of now, and builds the detectors of content labels. It goes on after a failure, so that the error lists
+// what is wrong in all of them, one line each.
 func loadDocuments(cfg *Config, now time.Time) (*documents, error) {
+	return loadDocumentsAfter(cfg, &documents{}, now, nil)
+}
+
+// loadDocumentsAfter is loadDocuments for a gateway in which old is in force: what has not changed of the
+// detectors stays. They tell log, which may be nil, when they fail.
+func loadDocumentsAfter(cfg *Config, old *documents, now time.Time, log *slog.Logger) (*documents, error) {
 	var d documents
 	var errs []error
 	var err error
@@ -41,6 +50,9 @@ func loadDocuments(cfg *Config, now time.Time) (*documents, error) {
 		errs = append(errs, err)
 	}
 	if err = d.loadKey(cfg); err != nil {
+		errs = append(errs, err)
+	}
+	if d.scanner, err = newScanner(&cfg.Labels, old.scanner, log); err != nil {
 		errs = append(errs, err)
 	}
 	if len(errs) > 0 {

@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"slices"
 	"strconv"
@@ -30,24 +31,30 @@ type lasting struct {
 	// spareKey keys the salts of clients where nothing is isolated and no key is configured. It is of this
 	// process alone, so that nobody can compute a salt from a tenant's name.
 	spareKey []byte
+	log      *slog.Logger
 }
 
-func newLasting(cfg *Config, now time.Time) (*lasting, error) {
+func newLasting(cfg *Config, now time.Time, log *slog.Logger) (*lasting, error) {
 	pools, err := gatewayPools(cfg)
 	if err != nil {
 		return nil, err
 	}
-	l := &lasting{created: now.Unix(), pools: pools, spareKey: make([]byte, minKeyBytes)}
+	l := &lasting{created: now.Unix(), pools: pools, spareKey: make([]byte, minKeyBytes), log: log}
 	if _, err := rand.Read(l.spareKey); err != nil {
 		return nil, fmt.Errorf("cannot make a key: %w", err)
 	}
 	return l, nil
 }
 
-// generation loads the documents that cfg names, as of now, and builds what requests need of them. An
-// error lists everything that is wrong, one line each; then nothing has changed anywhere.
-func (l *lasting) generation(cfg *Config, number uint64, now time.Time) (*generation, error) {
-	docs, err := loadDocuments(cfg, now)
+// generation loads the documents that cfg names, as of now, and builds what requests need of them. old is
+// the generation in force, nil for the first one. An error lists everything that is wrong, one line each;
+// then nothing has changed anywhere.
+func (l *lasting) generation(cfg *Config, old *generation, now time.Time) (*generation, error) {
+	number, before := uint64(1), &documents{}
+	if old != nil {
+		number, before = old.number+1, old.docs
+	}
+	docs, err := loadDocumentsAfter(cfg, before, now, l.log)
 	if err != nil {
 		return nil, err
 	}
@@ -61,11 +68,14 @@ func (l *lasting) generation(cfg *Config, number uint64, now time.Time) (*genera
 	}
 	g.state = &gateway.State{
 		Identifier: docs.directory, Policies: docs.policies, Models: models, Pools: l.pools, Pricer: pricer{docs.prices},
-		PolicyHeaders: cfg.Policy.Headers, LabelPrincipals: cfg.Policy.LabelPrincipals,
+		PolicyHeaders: cfg.Policy.Headers, LabelPrincipals: cfg.Policy.LabelPrincipals, LabelClaim: cfg.Labels.Claim,
 		CacheKey: docs.cacheKey, Generation: number,
 	}
 	if docs.cacheKey == nil {
 		g.state.CacheKey = l.spareKey
+	}
+	if docs.scanner != nil {
+		g.state.Classifier = docs.scanner
 	}
 	return g, nil
 }
@@ -86,7 +96,7 @@ func nextPrice(prices *chargeback.Prices, now time.Time) (next time.Time) {
 // keepReloadable copies to a configuration what can be changed without a restart from another one. What
 // is left different needs one.
 func (c *Config) keepReloadable(from *Config) {
-	c.Policy, c.CacheIsolation = from.Policy, from.CacheIsolation
+	c.Policy, c.CacheIsolation, c.Labels = from.Policy, from.CacheIsolation, from.Labels
 	c.Tenants, c.Prices, c.Metrics = from.Tenants, from.Prices, from.Metrics
 	if len(c.Models) == len(from.Models) {
 		c.Models = slices.Clone(c.Models)

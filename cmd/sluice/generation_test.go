@@ -189,11 +189,11 @@ func TestIsolationNeedsAKey(t *testing.T) {
 			if c.key != "" {
 				cfg.CacheIsolation.KeyFile = filepath.Join(dir, c.key)
 			}
-			base, err := newLasting(cfg, time.Now())
+			base, err := newLasting(cfg, time.Now(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			g, err := base.generation(cfg, 1, time.Now())
+			g, err := base.generation(cfg, nil, time.Now())
 			if c.fails {
 				if err == nil || !strings.Contains(err.Error(), "cacheIsolation.keyFile is missing") {
 					t.Fatalf("got %v", err)
@@ -242,11 +242,11 @@ func TestGenerationListsAllErrors(t *testing.T) {
 	}
 	dir := "testdata/script/files"
 	cfg.Tenants.File, cfg.Prices.File, cfg.Policy.Dir = filepath.Join(dir, "bad-tenants.yaml"), filepath.Join(dir, "bad-prices.yaml"), filepath.Join(dir, "bad-policies")
-	base, err := newLasting(cfg, time.Now())
+	base, err := newLasting(cfg, time.Now(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = base.generation(cfg, 1, time.Now())
+	_, err = base.generation(cfg, nil, time.Now())
 	for _, file := range []string{"bad-tenants.yaml:", "bad-prices.yaml:", "typo.yaml:"} {
 		if err == nil || !strings.Contains(err.Error(), file) {
 			t.Errorf("the errors lack %s: %v", file, err)

@@ -36,6 +36,7 @@ type reloader struct {
 	base    *lasting
 	install func(old, fresh *generation) // makes fresh the one of every request that begins from now on
 	hangups <-chan struct{}
+	hungUp  func() // is called at each of hangups, before the reload; nil for nothing
 	log     *slog.Logger
 	now     func() time.Time
 
@@ -140,6 +141,9 @@ func (r *reloader) Run(ctx context.Context) error {
 			r.answer(ctx, call)
 			look.follow()
 		case <-r.hangups:
+			if r.hungUp != nil {
+				r.hungUp()
+			}
 			r.attempt(ctx, causeSignal)
 			look.follow()
 		case <-prices.C:
@@ -295,7 +299,7 @@ func (r *reloader) loadOnce(old *generation) (fresh *generation, read reading, s
 	both := read.sources.and(sourcesOf(r.file, old.cfg))
 	read.alone, read.both = read.sources.fingerprint(), both.fingerprint()
 	if err == nil {
-		fresh, err = r.build(cfg, old.number+1)
+		fresh, err = r.build(cfg, old)
 	}
 	stable = both.fingerprint() == read.both && sources{files: []string{r.file}}.fingerprint() == before
 	return fresh, read, stable, err
@@ -317,14 +321,14 @@ func (r *reloader) config(old *generation) (*Config, error) {
 }
 
 // build is lasting.generation. A bug in it must not end a gateway that serves.
-func (r *reloader) build(cfg *Config, number uint64) (fresh *generation, err error) {
+func (r *reloader) build(cfg *Config, old *generation) (fresh *generation, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			r.log.Error("panic in a reload", "kind", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
 			fresh, err = nil, errors.New("BUG: the load failed in a way that it should not; the log has the place")
 		}
 	}()
-	return r.base.generation(cfg, number, r.now())
+	return r.base.generation(cfg, old, r.now())
 }
 
 // watched is what a change of is worth a reload: what is in force and what was tried last. print is how it

@@ -56,6 +56,17 @@ func metricFamilies() []metricFamily {
 		{"sluice_ttft_upstream_seconds", []string{"model", "pool", "class"}, ttft},
 		{"sluice_time_per_output_token_seconds", []string{"model", "pool", "class"}, len(tokenBuckets)},
 		{"sluice_overhead_seconds", []string{"phase"}, len(overheadBuckets)},
+		{"sluice_content_scans_total", []string{"status"}, 0},
+		{"sluice_content_scanned_bytes_total", nil, 0},
+		{"sluice_content_findings_total", []string{"label"}, 0},
+		{"sluice_content_unmapped_findings_total", []string{"detector"}, 0},
+		{"sluice_content_detector_failures_total", []string{"detector", "reason"}, 0},
+		{"sluice_decision_log_records_total", []string{"type", "result"}, 0},
+		{"sluice_decision_log_sampled_out_total", nil, 0},
+		{"sluice_decision_log_bytes_total", nil, 0},
+		{"sluice_decision_log_rotations_total", nil, 0},
+		{"sluice_decision_log_errors_total", nil, 0},
+		{"sluice_decision_log_queue", nil, 0},
 		{"sluice_draining", nil, 0},
 		{"sluice_worker_ready", []string{"pool", "worker"}, 0},
 		{"sluice_worker_state", []string{"pool", "worker", "state"}, 0},
@@ -120,6 +131,8 @@ var fixedLabels = map[string]int{
 	"percentile": 2, "result": 5, "state": 5, "source": 5, "shape": 10, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 5,
 	"sluice_degraded/reason":             4,
 	"sluice_route_tokenizer_shape/state": 3, "sluice_route_tokenize_breaker/state": 3,
+	"sluice_content_scans_total/status": 4, "sluice_content_detector_failures_total/reason": 2,
+	"type": 3, "sluice_decision_log_records_total/result": 2,
 	// A worker is in one state at a time.
 	"sluice_worker_state/state": 1,
 	// A worker may answer with any status that HTTP knows.
@@ -139,6 +152,7 @@ var fixedLabels = map[string]int{
 func ownSeries(cfg *Config, set *policy.Set) int {
 	sizes := maps.Clone(fixedLabels)
 	sizes["model"], sizes["class"], sizes["pool"] = len(cfg.Models), len(cfg.Policy.Classes), len(cfg.Pools)
+	sizes["label"], sizes["detector"] = len(cfg.Labels.labels()), len(cfg.Labels.External)
 	for i := range cfg.Pools {
 		sizes["worker"] += len(cfg.Pools[i].Workers)
 		for j := range cfg.Pools[i].Workers {

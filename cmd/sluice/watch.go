@@ -48,6 +48,11 @@ func sourcesOf(configFile string, cfg *Config) sources {
 			s.files = append(s.files, file)
 		}
 	}
+	for i := range cfg.Labels.External {
+		if file := cfg.Labels.External[i].APIKeyFile; file != "" {
+			s.files = append(s.files, file)
+		}
+	}
 	return s.and(sources{})
 }
 
