@@ -44,11 +44,14 @@ func (l *look) close() {
 	}
 }
 
-// follow watches what there is to watch now.
+// follow watches what there is to watch now. A change that came before a folder was watched is found by
+// another look.
 func (l *look) follow() {
-	if l.on {
-		s, _ := l.r.watched()
-		l.folders.follow(s)
+	if !l.on {
+		return
+	}
+	if s, _ := l.r.watched(); l.folders.follow(s) {
+		l.soon()
 	}
 }
 

@@ -205,10 +205,11 @@ func (w *folderWatch) events() (<-chan fsnotify.Event, <-chan error) {
 }
 
 // follow sets what is watched: the folder of every file and of what it links to, and every folder of
-// policies with what is below it. It is called again after each look, since folders come and go.
-func (w *folderWatch) follow(s sources) {
+// policies with what is below it. It is called again after each look, since folders come and go. It reports
+// whether there are folders that were not watched before: what changed there so far was not told.
+func (w *folderWatch) follow(s sources) (more bool) {
 	if w.notify == nil {
-		return
+		return false
 	}
 	w.names, w.trees = make(map[string]bool), nil
 	folders := make(map[string]bool)
@@ -233,11 +234,11 @@ func (w *folderWatch) follow(s sources) {
 		})
 		w.trees = append(w.trees, filepath.Clean(folder))
 	}
-	w.set(folders)
+	return w.set(folders)
 }
 
-// set watches those folders and no others.
-func (w *folderWatch) set(folders map[string]bool) {
+// set watches those folders and no others. It reports whether some are new.
+func (w *folderWatch) set(folders map[string]bool) (more bool) {
 	for folder := range w.watched {
 		if !folders[folder] {
 			_ = w.notify.Remove(folder) // it may be gone already
@@ -248,6 +249,7 @@ func (w *folderWatch) set(folders map[string]bool) {
 		// Also those that are watched: a folder that was replaced by another one is watched anew.
 		err := w.notify.Add(folder)
 		if err == nil {
+			more = more || !w.watched[folder]
 			w.watched[folder] = true
 			continue
 		}
@@ -256,6 +258,7 @@ func (w *folderWatch) set(folders map[string]bool) {
 		}
 		delete(w.watched, folder)
 	}
+	return more
 }
 
 // concerns reports whether an event may be about the sources. Databases and logs in the same folder, and
