@@ -45,6 +45,11 @@ func TestBuiltins(t *testing.T) {
 	card("4111\u00a01111\u00a01111\u00a01111", 1)
 	card("4111\u20111111\u20111111\u20111111", 1)
 	card("٤١١١ ١١١١ ١١١١ ١١١١", 1)
+	card("4111/1111/1111/1111", 1)
+	card("4111-1111 1111-1111", 1)
+	card("4222222222222", 0) // too many article numbers look like this
+	card("visa: 4222222222222", 1)
+	card("4222222222222 is my card", 1)
 	card("0.4111111111111111", 0)
 	card("x4111111111111111", 0)
 	card("4111111111111111x", 0)
@@ -119,6 +124,11 @@ func TestBuiltins(t *testing.T) {
 	phone("020 7946 0958", 1)
 	phone("030/9018200", 1)
 	phone("01 23 45 67 89", 1)
+	phone("(11) 91234-5678", 1)
+	phone("(11) 1234-5678", 0) // an issue and its pages
+	phone("8 (495) 123-45-67", 1)
+	phone("03-1234-5678", 1)
+	phone("06-12345678", 1)
 	phone("tel 9018200", 1)
 	phone("电话：13812345678", 1)
 	phone("call me at 555 0134", 1)

@@ -2,8 +2,8 @@ package classify
 
 // card returns the end of a payment card number that begins the run, or 0. A
 // card is 13 to 19 digits with an issuer's prefix, a length that this issuer
-// gives out, and a Luhn check digit; written in one piece, or in groups of four
-// or more of which the last may have three, or digit by digit. Groups behind
+// gives out, and a Luhn check digit; written in one piece, in groups of four or
+// more of which the last may have three, or digit by digit. Groups behind
 // another group of four belong to a longer number, unless that was a finding,
 // which ended at found.
 func (r *digitRun) card(t []byte, found int) int {
@@ -22,8 +22,8 @@ func (r *digitRun) card(t []byte, found int) int {
 		if total += int(r.size[g]); total > longest {
 			return 0
 		}
-		if total >= shortest && (g == 0 || r.size[g] >= 3 && r.uniform(1, g, bySpace|byDash|byDot)) &&
-			isCard(r.digits[:total]) && r.cardEnds(t, g) {
+		if total >= shortest && (g == 0 || r.size[g] >= 3 && r.cardGroups(g)) &&
+			isCard(r.digits[:total]) && r.cardEnds(t, g) && r.usual(t, g, total) {
 			return r.end(g)
 		}
 		if r.size[g] < 4 {
@@ -31,6 +31,31 @@ func (r *digitRun) card(t []byte, found int) int {
 		}
 	}
 	return 0
+}
+
+// cardGroups reports whether the groups up to g stand apart as those of a card do:
+// all by the same, or in the groups that are printed on cards by whatever.
+func (r *digitRun) cardGroups(g int) bool {
+	if r.uniform(1, g, bySpace|byDash|byDot|bySlash) {
+		return true
+	}
+	for i := 1; i <= g; i++ {
+		if r.before[i]&^(bySpace|byDash|byDot|bySlash|byLine) != 0 {
+			return false
+		}
+	}
+	return r.sizes(0, "4444") || r.sizes(0, "465") || r.sizes(0, "464")
+}
+
+// cardWords say that digits near them are a card.
+var cardWords = wordList("card", "visa", "credit", "debit", "pan", "cc", "cvv", "cvc", "karte", "kreditkarte", "carte", "tarjeta", "cartão", "carta", "kaart", "карта", "卡", "卡号", "カード", "카드")
+
+// usual reports whether the length is one that the issuer gives out today, or
+// groups or a word near say that it is a card all the same: Visa's of 13 digits
+// are no longer given out and those of 19 are few, while article numbers and
+// identifiers of these lengths are many.
+func (r *digitRun) usual(t []byte, g, total int) bool {
+	return r.digits[0] != 4 || total == 16 || g > 0 || near(t, r.start, r.end(g), wordsAfter, cardWords)
 }
 
 // separatedFrom is where the text before t[i] ends, over one separator.

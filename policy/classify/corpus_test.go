@@ -30,16 +30,17 @@ type sample struct {
 
 // finds says which marks stand for a finding of which detector.
 var finds = map[string]string{
+	"card2": PaymentCard, "email2": Email, "phone2": Phone,
 	"card": PaymentCard, "card-odd": PaymentCard, "iban": IBAN, "ssn": USSSN, "ssn-plain": USSSN, "email": Email, "email-odd": Email,
 	"phone": Phone, "phone-word": Phone, "phone-bare": Phone, "key": PrivateKey, "key-escaped": PrivateKey, "secret": Secret, "secret:AWS": Secret, "aws-secret": Secret,
 }
 
 var mark = regexp.MustCompile(`«([^»]+)»`)
 
-// corpus makes the samples of all files, the same at each call.
-func corpus(t testing.TB) map[string][]sample {
+// corpus makes the samples of all files of a folder, the same at each call.
+func corpus(t testing.TB, folder string) map[string][]sample {
 	t.Helper()
-	files, err := filepath.Glob("testdata/corpus/*.jsonl")
+	files, err := filepath.Glob("testdata/" + folder + "/*.jsonl")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("there is no corpus: %v", err)
 	}
@@ -119,7 +120,10 @@ func (m maker) makers() map[string]func() string {
 		"email-odd": func() string {
 			return m.pick("Ann.O'Hara+news@mail.example.org", "用户@例子.公司", "x_y@sub.sub2.example.travel", "a@b.co", "ANN@EXAMPLE.COM", "ann@localhost", "\"ann lee\"@example.com")
 		},
-		"phone": m.phone,
+		"card2":  m.otherCard,
+		"email2": m.otherEmail,
+		"phone2": m.otherPhone,
+		"phone":  m.phone,
 		"phone-word": func() string {
 			return m.pick(m.number(8), m.number(10), "1"+m.pick("38", "59", "77")+m.number(8), m.phone())
 		},
@@ -321,6 +325,63 @@ func (m maker) phone() string {
 		return "+86 13" + m.number(1) + " " + m.number(4) + " " + m.number(4)
 	}
 	return "0049 " + m.number(2) + " " + m.number(7)
+}
+
+// otherCard, otherEmail and otherPhone make values for the set that was written
+// once the detectors stood.
+func (m maker) otherCard() string {
+	n := m.card()
+	switch m.IntN(6) {
+	case 0:
+		return strings.Join(fours(n), "  ") // two spaces
+	case 1:
+		return n[:4] + "-" + n[4:8] + " " + n[8:12] + "-" + n[12:]
+	case 2:
+		return n[:4] + "/" + n[4:8] + "/" + n[8:12] + "/" + n[12:]
+	}
+	return m.grouped(n)
+}
+
+func (m maker) otherEmail() string {
+	switch m.IntN(6) {
+	case 0:
+		return "support@" + m.from(lowerChars, 8) + ".example.museum"
+	case 1:
+		return m.from(lowerChars, 1) + "." + m.from(lowerChars, 7) + "@students.example.ac.jp"
+	case 2:
+		return "müller" + m.number(2) + "@bücher.example"
+	case 3:
+		return m.from(lowerChars, 6) + "%" + m.from(lowerChars, 3) + "@relay.example.org"
+	}
+	return m.from(lowerChars, 5) + "_" + m.from(lowerChars, 4) + "@" + m.from(lowerChars, 6) + "-example.com"
+}
+
+func (m maker) otherPhone() string {
+	switch m.IntN(12) {
+	case 0:
+		return "+31 6 " + m.number(8)
+	case 1:
+		return "06-" + m.number(8)
+	case 2:
+		return "(11) 9" + m.number(4) + "-" + m.number(4)
+	case 3:
+		return "+91 98" + m.number(3) + " " + m.number(5)
+	case 4:
+		return "03-" + m.number(4) + "-" + m.number(4)
+	case 5:
+		return "0412 " + m.number(3) + " " + m.number(3)
+	case 6:
+		return "91 " + m.number(3) + " " + m.number(2) + " " + m.number(2)
+	case 7:
+		return "+39 333 " + m.number(7)
+	case 8:
+		return "8 (495) " + m.number(3) + "-" + m.number(2) + "-" + m.number(2)
+	case 9:
+		return "+55 (11) 9" + m.number(4) + "-" + m.number(4)
+	case 10:
+		return "+353-1-" + m.number(3) + "-" + m.number(4)
+	}
+	return "1.212." + m.from("23456789", 1) + m.number(2) + "." + m.number(4)
 }
 
 // key makes the text of a private key around random bytes.

@@ -2,7 +2,7 @@ package classify
 
 // phoneWords say that digits near them are a telephone number.
 var phoneWords = wordList(
-	"phone", "telephone", "tel", "mobile", "mobil", "cell", "cellphone", "fax", "call me", "dial", "reach me", "text me",
+	"phone", "telephone", "tel", "mobile", "mobil", "cell", "cellphone", "fax", "call me", "callback", "hotline", "dial", "reach me", "text me",
 	"whatsapp", "sms", "telefon", "telefonnummer", "handy", "handynummer", "rufnummer", "téléphone", "portable",
 	"teléfono", "móvil", "celular", "telefono", "cellulare", "telefone", "telefoon", "телефон", "电话", "電話", "手机", "手機", "携帯", "전화",
 )
@@ -20,6 +20,7 @@ const (
 //   - 00 and the same, in groups;
 //   - the North American form: three, three and four digits;
 //   - the forms with a trunk 0, in groups, or eleven digits in one piece;
+//   - an area code in parentheses and the rest;
 //   - 7 to 15 digits with a word near that says so.
 //
 // Ten digits alone are no number: times, accounts and books look the same.
@@ -46,7 +47,7 @@ func (r *digitRun) phone(t []byte) int {
 		return end
 	case r.northAmerican(n) && (whole || r.marked(n)):
 		return end
-	case whole && r.trunk(n, total):
+	case whole && (r.trunk(n, total) || r.areaCode(t, n, total)):
 		return end
 	case (whole || r.marked(n)) && total <= longestPhone && r.sizesPlausible(n) && near(t, r.start, end, phoneAfter, phoneWords):
 		return end
@@ -150,7 +151,8 @@ func (r *digitRun) trunk(n, total int) bool {
 		return false
 	}
 	if r.size[0] == 2 {
-		return r.sizes(0, "22222") && r.uniform(1, n-1, bySpace|byDash|byDot)
+		pairs := n == 5 && r.sizes(0, "22222") || n == 3 && r.sizes(0, "244")
+		return (pairs || n == 2 && r.size[1] >= 7) && r.uniform(1, n-1, bySpace|byDash|byDot)
 	}
 	if r.size[0] < 3 || r.size[0] > 6 {
 		return false
@@ -161,6 +163,24 @@ func (r *digitRun) trunk(n, total int) bool {
 		}
 	}
 	return n == 2 || r.before[1]&(byParen|bySlash) != 0 || r.uniform(1, n-1, bySpace|byDash|byDot)
+}
+
+// areaCode reports whether the groups are an area code in parentheses, alone or
+// behind a trunk digit, and a subscriber's number. With two digits and eight more
+// it may as well be an issue of a journal and its pages.
+func (r *digitRun) areaCode(t []byte, n, total int) bool {
+	const shortest, longest = 10, 12
+	area := 0
+	if n > 2 && r.size[0] == 1 && r.before[1]&byParen != 0 {
+		area = 1
+	} else if p := previous(t, r.start); p < 0 || t[p] != '(' {
+		return false
+	}
+	if n < area+2 || r.before[area+1]&byParen == 0 || total < shortest || total > longest || !r.sizesPlausible(n) {
+		return false
+	}
+	size := r.size[area]
+	return size >= 3 && size <= 5 || size == 2 && total > shortest
 }
 
 // sizesPlausible reports that groups are not single digits, but for a first one.
