@@ -54,7 +54,7 @@ type valueWalker struct {
 // visit adds a node and its parts. asked says whether the node around it was
 // evaluated.
 func (w *valueWalker) visit(e ast.Expr, depth int, asked bool) {
-	if e.Kind() == ast.LiteralKind || e.ID() == 0 && e.Kind() != ast.CallKind {
+	if isLiteral(e) || e.ID() == 0 && e.Kind() != ast.CallKind {
 		return
 	}
 	val, evaluated := w.state.Value(e.ID())
@@ -77,6 +77,17 @@ func (w *valueWalker) visit(e ast.Expr, depth int, asked bool) {
 	for _, part := range w.parts(e) {
 		w.visit(part, depth+1, evaluated)
 	}
+}
+
+// isLiteral reports whether a node is a constant that explains itself.
+func isLiteral(e ast.Expr) bool {
+	switch e.Kind() {
+	case ast.LiteralKind:
+		return true
+	case ast.ListKind:
+		return !slices.ContainsFunc(e.AsList().Elements(), func(x ast.Expr) bool { return !isLiteral(x) })
+	}
+	return false
 }
 
 // variable reports whether a node is a declared variable as a whole.

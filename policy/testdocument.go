@@ -178,9 +178,17 @@ func testVariables(p *problems, at node, c Config) testInputs {
 	return out
 }
 
+// inputSpaces are the fields of an input.
+var inputSpaces = []string{"now", "request", "principal", "tenant", "content"}
+
 func (vars testInputs) decode(p *problems, n node) map[string]any {
 	out := map[string]any{}
-	for space, v := range n.fields(p, "now", "request", "principal", "tenant", "content") {
+	vars.decodeFields(p, out, n.fields(p, inputSpaces...))
+	return out
+}
+
+func (vars testInputs) decodeFields(p *problems, out map[string]any, fields map[string]node) {
+	for space, v := range fields {
 		if space == "now" {
 			out["now"] = decodeTime(p, v)
 			continue
@@ -195,7 +203,6 @@ func (vars testInputs) decode(p *problems, n node) map[string]any {
 			vars.decodeOne(p, out, space+"."+e.key, e)
 		}
 	}
-	return out
 }
 
 func decodeTime(p *problems, n node) any {

@@ -25,7 +25,7 @@ func newPolicyCommand(now func() time.Time) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newPolicyTestCommand(), newPolicyReplayCommand(now), newPolicyEnvCommand())
+	cmd.AddCommand(newPolicyTestCommand(), newPolicyExplainCommand(now), newPolicyReplayCommand(now), newPolicyEnvCommand())
 	return cmd
 }
 

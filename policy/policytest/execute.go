@@ -28,8 +28,9 @@ type execution struct {
 // run the shadow bindings, settle.
 func execute(set *policy.Set, s *policy.TestSuite, c *policy.TestCase) *execution {
 	ctx := context.Background()
-	in := buildInput(s, c)
-	run := &execution{input: in, observed: in.Observer.(*observer), reserved: map[string]bool{}}
+	in := Input(c.Input, s.Config.Claims)
+	run := &execution{input: in, observed: &observer{reads: map[string]bool{}}, reserved: map[string]bool{}}
+	in.Observer = run.observed
 	d := set.Decide(ctx, in)
 	run.d = d
 	run.reserve(c, d.Limits, d.RefuseLimits)
@@ -123,13 +124,13 @@ func (o *observer) Evaluated(x policy.Evaluated) { o.evaluated = append(o.evalua
 // given is a test's input by variable name.
 type given map[string]any
 
-func buildInput(s *policy.TestSuite, c *policy.TestCase) *policy.Input {
-	g := given(c.Input)
-	in := &policy.Input{
-		Absent:   absentVariables(s, g),
-		Observer: &observer{reads: map[string]bool{}},
-		Lazy:     g,
-	}
+// Input makes a request of values by variable name, as in
+// [policy.TestCase.Input]: what is not optional and has no value is absent.
+// claims are the declared ones, in the types of [policy.Config]; a type that
+// does not exist panics.
+func Input(values map[string]any, claims map[string]string) *policy.Input {
+	g := given(values)
+	in := &policy.Input{Absent: absentVariables(claims, g), Lazy: g}
 	in.Now, _ = g["now"].(time.Time)
 	in.DeclaredLabels = g.list("content.declared_labels")
 	in.Tenant = policy.TenantInput{
@@ -140,7 +141,7 @@ func buildInput(s *policy.TestSuite, c *policy.TestCase) *policy.Input {
 		Groups: g.list("principal.groups"), Scopes: g.list("principal.scopes"),
 		KeyID: g.optText("principal.key_id"), SPIFFEID: g.optText("principal.spiffe_id"), Claims: map[string]any{},
 	}
-	for name := range s.Config.Claims {
+	for name := range claims {
 		if v, ok := g["principal.claims."+name]; ok && v != nil {
 			in.Principal.Claims[name] = v
 		}
@@ -167,8 +168,8 @@ func (g given) request() policy.RequestInput {
 }
 
 // absentVariables are those that are not optional and have no value.
-func absentVariables(s *policy.TestSuite, g given) map[string]bool {
-	vars, err := policy.Variables(s.Config.Claims)
+func absentVariables(claims map[string]string, g given) map[string]bool {
+	vars, err := policy.Variables(claims)
 	if err != nil {
 		panic("BUG: policytest: the claims were checked when the test was loaded: " + err.Error())
 	}
