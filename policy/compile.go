@@ -21,6 +21,8 @@ type expression struct {
 	loops bool
 	// reads are the declared names that the text reads, sorted.
 	reads []string
+	// uses are how the text uses variables of type string, bool and list(string).
+	uses map[string]*use
 	// lazy are the lazy variables read, also through variables.*.
 	tokens, content bool
 	// client: the text or a variable that it reads is written by the client.
@@ -273,6 +275,7 @@ func (c *compiler) inspect(x exprDoc, checked *cel.Ast, sc scope, out *expressio
 			out.zones = append(out.zones, zone.AsIdent())
 		}
 	}
+	out.uses = usesOf(x, a, c.vars)
 	return ok
 }
 

@@ -17,21 +17,24 @@ type WarningKind string
 
 // The kinds of warnings.
 const (
-	WarnUnbound      WarningKind = "unbound-policy"
-	WarnConstant     WarningKind = "constant-rule"
-	WarnUnused       WarningKind = "unused-variable"
-	WarnUnreadParam  WarningKind = "unread-param"
-	WarnHeader       WarningKind = "header-not-allowed"
-	WarnIgnore       WarningKind = "ignore-protects"
-	WarnOverride     WarningKind = "override"
-	WarnRaise        WarningKind = "raises-class"
-	WarnLoosen       WarningKind = "loosens-isolation"
-	WarnClientKey    WarningKind = "client-key"
-	WarnCost         WarningKind = "cost-sum"
-	WarnSelectsNone  WarningKind = "selects-nothing"
-	WarnUnknownWord  WarningKind = "unknown-operation"
-	WarnContradicts  WarningKind = "no-pool-left"
-	WarnShadowEffect WarningKind = "effect-not-applied"
+	WarnUnbound       WarningKind = "unbound-policy"
+	WarnConstant      WarningKind = "constant-rule"
+	WarnUnused        WarningKind = "unused-variable"
+	WarnUnreadParam   WarningKind = "unread-param"
+	WarnHeader        WarningKind = "header-not-allowed"
+	WarnIgnore        WarningKind = "ignore-protects"
+	WarnOverride      WarningKind = "override"
+	WarnRaise         WarningKind = "raises-class"
+	WarnLoosen        WarningKind = "loosens-isolation"
+	WarnClientKey     WarningKind = "client-key"
+	WarnCost          WarningKind = "cost-sum"
+	WarnSelectsNone   WarningKind = "selects-nothing"
+	WarnUnknownTenant WarningKind = "unknown-tenant"
+	WarnUnknownOp     WarningKind = "unknown-operation"
+	WarnUnknownWord   WarningKind = "unknown-word"
+	WarnContradicts   WarningKind = "no-pool-left"
+	WarnShadowEffect  WarningKind = "effect-not-applied"
+	WarnDecided       WarningKind = "decided-by-binding"
 )
 
 // operations of the gateway's routes. More may come, so another name in a
@@ -53,6 +56,7 @@ func (n node) place() Error {
 // review looks for what loads but may not be meant.
 func (b *builder) review(s *Set) {
 	bound := map[*compiled][]*binding{}
+	d := newDecider(b, s)
 	for _, bd := range slices.Concat(s.live, s.shadow) {
 		bound[bd.policy] = append(bound[bd.policy], bd)
 		b.reviewBinding(bd)
@@ -67,6 +71,8 @@ func (b *builder) review(s *Set) {
 			b.reviewEffect(c, &c.effects[i])
 		}
 		b.reviewLimits(c)
+		b.reviewWords(c, bound[c])
+		d.policy(c, bound[c])
 	}
 	b.reviewCost(s)
 	slices.SortStableFunc(b.warnings, func(x, y Warning) int { return compareErrors(x.Error, y.Error) })
@@ -76,12 +82,13 @@ func (b *builder) reviewBinding(bd *binding) {
 	sel := bd.selector
 	for _, op := range sel.operations {
 		if !slices.Contains(operations, op) {
-			b.warn(WarnUnknownWord, sel.opsAt.place(), "the gateway has no operation %q%s", cut(op, 80), didYouMean(op, operations))
+			b.warn(WarnUnknownOp, sel.opsAt.place(), "the gateway has no operation %q%s", cut(op, 80), didYouMean(op, operations))
 		}
 	}
 	if len(sel.tenants) > 0 && !slices.ContainsFunc(sel.tenants, func(t string) bool { return !slices.Contains(sel.exclude, t) }) {
 		b.warn(WarnSelectsNone, bd.doc.at.place(), "every tenant that the binding selects is excluded, so it selects nothing")
 	}
+	b.reviewTenants(bd)
 	served := func(pattern string) bool {
 		return slices.ContainsFunc(b.cfg.Pools, func(p Pool) bool {
 			return slices.ContainsFunc(p.Models, func(m string) bool { return globMatch(pattern, m) })
@@ -92,6 +99,32 @@ func (b *builder) reviewBinding(bd *binding) {
 	}
 	if bd.mode != Enforced && len(bd.policy.effects) > 0 && len(bd.policy.validations)+len(bd.policy.limits) == 0 {
 		b.warn(WarnShadowEffect, bd.doc.at.place(), "the policy has effects only, which apply with the action Deny alone")
+	}
+}
+
+// reviewTenants warns of a selector that names tenants or labels that the
+// tenants file does not have, as far as that is known.
+func (b *builder) reviewTenants(bd *binding) {
+	sel := bd.selector
+	if b.cfg.Tenants == nil {
+		return
+	}
+	var ids []string
+	for _, t := range b.cfg.Tenants {
+		ids = append(ids, t.ID)
+	}
+	for _, id := range slices.Concat(sel.tenants, sel.exclude) {
+		if !slices.Contains(ids, id) {
+			b.warn(WarnUnknownTenant, bd.doc.at.place(), "there is no tenant %q%s", cut(id, 80), didYouMean(id, ids))
+		}
+	}
+	some := slices.ContainsFunc(b.cfg.Tenants, func(t TenantInfo) bool {
+		in := &Input{Tenant: TenantInput{ID: t.ID, Labels: t.Labels}}
+		return (&selector{tenants: sel.tenants, exclude: sel.exclude, labels: sel.labels}).matches(in)
+	})
+	all := len(sel.tenants) > 0 && !slices.ContainsFunc(sel.tenants, func(t string) bool { return !slices.Contains(sel.exclude, t) })
+	if !some && !all {
+		b.warn(WarnSelectsNone, bd.doc.at.place(), "no tenant matches the selector, so the binding selects nothing")
 	}
 }
 
