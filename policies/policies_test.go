@@ -104,11 +104,13 @@ func TestLoadsAsOneSet(t *testing.T) {
 	checkWarnings(t, set)
 }
 
-// checkWarnings admits the ways up that the library means to make and no other
-// finding of a review.
+// checkWarnings admits the ways up that the library means to make, the rules that
+// a binding's parameters are there to switch off, and no other finding of a
+// review.
 func checkWarnings(t *testing.T, set *policy.Set) {
 	t.Helper()
 	meant := map[policy.WarningKind][]string{
+		policy.WarnDecided:  {"restricted-data", "office-hours-batch"},
 		policy.WarnRaise:    {"qos-tiers"},
 		policy.WarnOverride: {"break-glass"},
 	}
