@@ -64,6 +64,9 @@ type selector struct {
 	labels             map[string]string
 	models, operations []string
 	modelsAt, opsAt    node
+	// tenantsAt, excludeAt and labelsAt are where those stand; zero where they
+	// do not.
+	tenantsAt, excludeAt, labelsAt node
 }
 
 func decodeSelector(p *problems, n node) selector {
@@ -76,6 +79,7 @@ func decodeSelector(p *problems, n node) selector {
 		}
 	}
 	s.modelsAt, s.opsAt = f["models"], f["operations"]
+	s.tenantsAt, s.excludeAt, s.labelsAt = f["tenants"], f["excludeTenants"], f["matchTenantLabels"]
 	if v, ok := f["matchTenantLabels"]; ok {
 		s.labels = map[string]string{}
 		for _, e := range v.nonEmptyEntries(p) {

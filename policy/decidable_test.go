@@ -186,15 +186,15 @@ func TestUnknownTenants(t *testing.T) {
 		}
 	}
 	known := []TenantInfo{{ID: "acme", Labels: map[string]string{"env": "prod"}}, {ID: "globex"}}
-	none := "8:1 no tenant matches the selector, so the binding selects nothing"
+	none := "11:62 no tenant matches the selector, so the binding selects nothing"
 	f(known, "tenants: [acme]")
-	f(known, "tenants: [acem, globex]", `8:1 there is no tenant "acem"; did you mean "acme"?`)
-	f(known, "excludeTenants: [initech]", `8:1 there is no tenant "initech"`)
-	f(known, "tenants: [initech]", none, `8:1 there is no tenant "initech"`)
-	f(known, "matchTenantLabels: { env: dev }", none)
+	f(known, "tenants: [acem, globex]", `11:62 there is no tenant "acem"; did you mean "acme"?`)
+	f(known, "excludeTenants: [initech]", `11:69 there is no tenant "initech"`)
+	f(known, "tenants: [initech]", none, `11:62 there is no tenant "initech"`)
+	f(known, "matchTenantLabels: { env: dev }", strings.Replace(none, "11:62", "11:72", 1))
 	f(known, "matchTenantLabels: { env: prod }")
 	f(known, "tenants: [globex], matchTenantLabels: { env: prod }", none)
-	f([]TenantInfo{}, "models: ['*']", none)
+	f([]TenantInfo{}, "models: ['*']", strings.Replace(none, "11:62", "8:1", 1))
 	f(nil, "tenants: [initech]")
 }
 

@@ -113,18 +113,26 @@ func (b *builder) reviewTenants(bd *binding) {
 	for _, t := range b.cfg.Tenants {
 		ids = append(ids, t.ID)
 	}
-	for _, id := range slices.Concat(sel.tenants, sel.exclude) {
-		if !slices.Contains(ids, id) {
-			b.warn(WarnUnknownTenant, bd.doc.at.place(), "there is no tenant %q%s", cut(id, 80), didYouMean(id, ids))
+	check := func(named []string, at node) {
+		for _, id := range named {
+			if !slices.Contains(ids, id) {
+				b.warn(WarnUnknownTenant, at.place(), "there is no tenant %q%s", cut(id, 80), didYouMean(id, ids))
+			}
 		}
 	}
+	check(sel.tenants, sel.tenantsAt)
+	check(sel.exclude, sel.excludeAt)
 	some := slices.ContainsFunc(b.cfg.Tenants, func(t TenantInfo) bool {
 		in := &Input{Tenant: TenantInput{ID: t.ID, Labels: t.Labels}}
 		return (&selector{tenants: sel.tenants, exclude: sel.exclude, labels: sel.labels}).matches(in)
 	})
 	all := len(sel.tenants) > 0 && !slices.ContainsFunc(sel.tenants, func(t string) bool { return !slices.Contains(sel.exclude, t) })
 	if !some && !all {
-		b.warn(WarnSelectsNone, bd.doc.at.place(), "no tenant matches the selector, so the binding selects nothing")
+		at := sel.tenantsAt
+		if at.n == nil {
+			at = sel.labelsAt
+		}
+		b.warn(WarnSelectsNone, at.placeOr(bd.doc.at), "no tenant matches the selector, so the binding selects nothing")
 	}
 }
 
