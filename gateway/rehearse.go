@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -18,7 +19,7 @@ import (
 // Rehearsals, which judge the bindings that only audit, must cost a request
 // nothing: few run at a time, and what doesn't fit is left out and counted.
 const (
-	rehearsers        = 2
+	fewestRehearsers  = 2
 	maxRehearsals     = 256
 	maxRehearsalBytes = 64 << 20 // of bodies that wait to be read
 )
@@ -29,6 +30,7 @@ type rehearsals struct {
 	ctx    context.Context // ends when rehearsals are given up
 	cancel context.CancelFunc
 	work   sync.WaitGroup
+	few    int          // run at a time: a quarter of the processors
 	bytes  atomic.Int64 // of the bodies in the queue
 	open   atomic.Int64 // begun, and not over
 
@@ -41,7 +43,8 @@ type rehearsals struct {
 func (q *rehearsals) start(g *Gateway) {
 	q.g, q.queue = g, make(chan *rehearsal, maxRehearsals)
 	q.ctx, q.cancel = context.WithCancel(context.Background())
-	for range rehearsers {
+	q.few = max(fewestRehearsers, runtime.GOMAXPROCS(0)/4)
+	for range q.few {
 		q.work.Go(func() {
 			for r := range q.queue {
 				r.step(q.ctx)

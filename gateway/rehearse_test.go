@@ -173,20 +173,20 @@ func TestRehearsalsAreLeftOut(t *testing.T) {
 	r := newRig(t, []string{worker.URL()}, withPolicies(t, bound("shadow", "Audit", scanning)), withState(func(st *State) { st.Classifier = scan }))
 	c := r.dial()
 	const beyond = 5
-	for i := range rehearsers + maxRehearsals + beyond {
+	for i := range r.g.rehearsals.few + maxRehearsals + beyond {
 		c.Send("POST", "/v1/chat/completions", chatBody, "Authorization: Bearer "+goodKey)
 		if resp, text := c.Answer(); resp.StatusCode != 200 {
 			t.Fatalf("request %d: got %d %s", i, resp.StatusCode, text)
 		}
-		if i < rehearsers {
+		if i < r.g.rehearsals.few {
 			eventually(t, "a rehearser to take it", func() bool { return len(r.g.rehearsals.queue) == 0 })
 		}
 	}
 	eventually(t, "the rest to be left out", func() bool { return r.meter.skipped.Load() == beyond })
 	close(scan.wait)
 	r.idle()
-	if n := len(r.meter.rehearsals()); n != rehearsers+maxRehearsals {
-		t.Errorf("%d rehearsals, want %d", n, rehearsers+maxRehearsals)
+	if n := len(r.meter.rehearsals()); n != r.g.rehearsals.few+maxRehearsals {
+		t.Errorf("%d rehearsals, want %d", n, r.g.rehearsals.few+maxRehearsals)
 	}
 }
 
@@ -226,9 +226,13 @@ func TestLargeBodiesAreNotPiledUp(t *testing.T) {
 	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
 	scan := &scanner{wait: make(chan struct{}), finds: policy.Content{ScanStatus: "complete"}}
 	r := newRig(t, []string{worker.URL()}, withPolicies(t, bound("shadow", "Audit", scanning)), withState(func(st *State) { st.Classifier = scan }))
-	r.chat(chatBody).Answer()
-	r.chat(chatBody).Answer()
-	eventually(t, "both rehearsers to be busy", func() bool { return r.meter.count() == 2 && len(r.g.rehearsals.queue) == 0 })
+	few := r.g.rehearsals.few
+	for range few {
+		r.chat(chatBody).Answer()
+	}
+	eventually(t, "the rehearsers to be busy", func() bool {
+		return r.g.rehearsals.bytes.Load() == 0 && r.g.rehearsals.open.Load() == int64(few) && r.g.InFlight() == 0
+	})
 	large := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("x", 24<<20) + `"}]}`
 	for range 3 { // the third is beyond 64 MiB
 		if resp, text := r.chat(large).Answer(); resp.StatusCode != 200 {
@@ -238,8 +242,8 @@ func TestLargeBodiesAreNotPiledUp(t *testing.T) {
 	eventually(t, "the third to be left out", func() bool { return r.meter.skipped.Load() == 1 })
 	close(scan.wait)
 	r.idle()
-	if n := len(r.meter.rehearsals()); n != 4 {
-		t.Errorf("%d rehearsals, want 4", n)
+	if n := len(r.meter.rehearsals()); n != few+2 {
+		t.Errorf("%d rehearsals, want %d", n, few+2)
 	}
 }
 
@@ -255,7 +259,7 @@ func TestPanicInARehearsal(t *testing.T) {
 	spec := "  limits:\n    - { name: slots, unit: concurrency, limit: 5, key: [] }\n"
 	r := newRig(t, []string{worker.URL()}, withPolicies(t, bound("shadow", "Audit", spec)),
 		withParts(func(p *Parts) { p.Meter = faultyMeter{p.Meter.(*memoryMeter)} }))
-	for range 2 * rehearsers {
+	for range 2 * r.g.rehearsals.few {
 		if resp, text := r.chat(chatBody).Answer(); resp.StatusCode != 200 {
 			t.Fatalf("got %d %s", resp.StatusCode, text)
 		}
@@ -274,12 +278,12 @@ func testShutdownOfRehearsals(t *testing.T, inTime bool) {
 	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
 	scan := &scanner{wait: make(chan struct{}), finds: policy.Content{ScanStatus: "complete"}}
 	r := newRig(t, []string{worker.URL()}, withPolicies(t, bound("shadow", "Audit", scanning)), withState(func(st *State) { st.Classifier = scan }))
-	for range 2 * rehearsers {
+	for range 2 * r.g.rehearsals.few {
 		if resp, text := r.chat(chatBody).Answer(); resp.StatusCode != 200 {
 			t.Fatalf("got %d %s", resp.StatusCode, text)
 		}
 	}
-	eventually(t, "the rehearsers to be busy and the rest to wait", func() bool { return r.g.InFlight() == 0 && len(r.g.rehearsals.queue) == rehearsers })
+	eventually(t, "the rehearsers to be busy and the rest to wait", func() bool { return r.g.InFlight() == 0 && len(r.g.rehearsals.queue) == r.g.rehearsals.few })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	down := make(chan error, 1)
@@ -302,8 +306,8 @@ func testShutdownOfRehearsals(t *testing.T, inTime bool) {
 	}
 	r.idle()
 	judged, skipped := len(r.meter.rehearsals()), int(r.meter.skipped.Load())
-	if judged+skipped != 2*rehearsers || inTime && skipped != 0 || !inTime && skipped != rehearsers {
-		t.Errorf("%d were judged and %d left out of %d", judged, skipped, 2*rehearsers)
+	if judged+skipped != 2*r.g.rehearsals.few || inTime && skipped != 0 || !inTime && skipped != r.g.rehearsals.few {
+		t.Errorf("%d were judged and %d left out of %d", judged, skipped, 2*r.g.rehearsals.few)
 	}
 }
 
