@@ -91,11 +91,11 @@ func FuzzRedaction(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text, masked, erased string) {
 		var doc map[string]any
 		if json.Unmarshal([]byte(text), &doc) != nil || doc == nil || masked == erased {
-			t.Skip("no object")
+			return
 		}
 		for _, p := range []string{masked, erased} {
 			if _, err := splitPointer(p); err != nil {
-				t.Skip("no pointer")
+				return
 			}
 		}
 		src, err := json.Marshal(doc) // as the records are: no white space, no repeated names

@@ -53,8 +53,8 @@ type Config struct {
 	Parallel int
 	// MaxText is the longest text, in bytes, that the detector takes at once.
 	// Longer ones are sent in pieces that overlap a little. 0 means the shape's
-	// default: 50,000 for Presidio, 30,000 for Moderation, 1,000 for Classify, whose
-	// models often see 512 tokens.
+	// default: 50,000 for Presidio, 30,000 for Moderation, and 500 for Classify,
+	// whose models often see 512 tokens: no text has more tokens than bytes.
 	MaxText int
 	// Log is told when the detector begins to fail and when it works again; nil
 	// discards that.

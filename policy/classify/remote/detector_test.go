@@ -76,8 +76,8 @@ func TestAnswers(t *testing.T) {
 		change            func(c *Config)
 		want              map[string]int64
 	}{
-		{"presidio", Presidio, fixture(t, "presidio.json"), nil, map[string]int64{"pci": 1, "pii": 1}},
-		{"presidio, lower threshold", Presidio, fixture(t, "presidio.json"), func(c *Config) { c.Threshold = 0 }, map[string]int64{"pci": 1, "pii": 1, "": 1}},
+		{"presidio", Presidio, fixture(t, "presidio.json"), nil, map[string]int64{"pci": 1, "pii": 1, "": 1}},
+		{"presidio, higher threshold", Presidio, `[{"entity_type":"CREDIT_CARD","start":0,"end":4,"score":0.69},{"entity_type":"EMAIL_ADDRESS","start":0,"end":4,"score":0.7}]`, func(c *Config) { c.Threshold = 0.7 }, map[string]int64{"pii": 1}},
 		{"presidio, nothing", Presidio, "[]", nil, nil},
 		{"presidio, two", Presidio, `[{"entity_type":"CREDIT_CARD","start":0,"end":4,"score":0.5},{"entity_type":"CREDIT_CARD","start":5,"end":9,"score":0.9}]`, nil, map[string]int64{"pci": 2}},
 		{"moderation, scores", Moderation, fixture(t, "moderation.json"), nil, map[string]int64{"violence": 1, "harm": 1}},
@@ -85,7 +85,7 @@ func TestAnswers(t *testing.T) {
 		{"moderation, flag without a score", Moderation, `{"results":[{"categories":{"violence":true,"other":true},"category_scores":{"violence":null}}]}`, nil, map[string]int64{"violence": 1, "": 1}},
 		{"moderation, score below", Moderation, `{"results":[{"categories":{"violence":true},"category_scores":{"violence":0.4}}]}`, nil, nil},
 		{"classify", Classify, fixture(t, "classify.json"), nil, map[string]int64{"injection": 1}},
-		{"classify, below", Classify, fixture(t, "classify.json"), func(c *Config) { c.Threshold = 0.97 }, nil},
+		{"classify, below", Classify, fixture(t, "classify.json"), func(c *Config) { c.Threshold = 0.52 }, nil},
 		{"classify, harmless", Classify, `{"data":[{"index":0,"label":"SAFE","probs":[0.9,0.1]}]}`, nil, nil},
 		{"classify, unmapped", Classify, `{"data":[{"index":0,"label":"LABEL_1","probs":[0.9,0.1]}]}`, nil, map[string]int64{"": 1}},
 	} {

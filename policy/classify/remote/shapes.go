@@ -34,7 +34,7 @@ type finding struct {
 var shapes = map[string]shape{
 	Presidio:   {path: "/analyze", maxText: 50_000, batch: 1, encode: encodePresidio, decode: decodePresidio},
 	Moderation: {path: "/v1/moderations", maxText: 30_000, batch: 16, encode: encodeInput, decode: decodeModeration},
-	Classify:   {path: "/classify", maxText: 1_000, batch: 32, encode: encodeInput, decode: decodeClassify},
+	Classify:   {path: "/classify", maxText: 500, batch: 32, encode: encodeInput, decode: decodeClassify},
 }
 
 // presidioRequest is the body of POST /analyze.
