@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -56,35 +58,69 @@ func checkFaults(t *testing.T, err error, text string) {
 	}
 }
 
+// positions are the places where an expression can stand, as the field that is
+// left open: each demands another type or may read other variables.
+var positions = []string{
+	"  matchConditions:\n    - name: m\n      expression: %s\n  auditAnnotations: [{ key: k, valueExpression: tenant.id }]",
+	"  variables:\n    - name: x\n      expression: %s\n  validations: [{ name: v, expression: \"optional.of(variables.x).hasValue()\" }]",
+	"  validations:\n    - name: v\n      expression: %s",
+	"  validations:\n    - name: v\n      expression: \"false\"\n      messageExpression: %s",
+	"  effects:\n    - name: e\n      addLabels: [x]\n      when: %s",
+	"  effects:\n    - name: e\n      mutate:\n        max_tokens: %s",
+	"  limits:\n    - name: l\n      unit: requests\n      window: 1m\n      key: []\n      limit: %s",
+	"  limits:\n    - name: l\n      unit: requests\n      window: 1m\n      limit: 5\n      key:\n        - %s",
+	"  limits:\n    - name: l\n      unit: requests\n      window: 1m\n      limit: 9000\n      key: []\n      estimate: %s",
+	"  limits:\n    - name: l\n      unit: requests\n      window: 1m\n      limit: 5\n      key: []\n      charge: %s",
+	"  auditAnnotations:\n    - key: k\n      valueExpression: %s",
+}
+
 // FuzzExpression: no expression makes the compiler panic, and one that compiles
-// is bounded at request time.
+// is bounded at request time, wherever it stands: in units, in memory and, far
+// above what any should need, in time.
 func FuzzExpression(f *testing.F) {
-	for _, x := range costShapes {
-		f.Add(x)
+	for i, x := range slices.Concat(costShapes, hostile) {
+		f.Add(x, i)
 	}
-	for _, x := range hostile {
-		f.Add(x)
+	for i, x := range []string{
+		"request.modle == 'x'", "[1].exists(request, request.model)", "a.b.c.d(e.f, [g.h], {i.j: k.l})", "has(request.a.b) && x.?y[?z]",
+		"usage.output_tokens + effective.max_tokens", "now.getHours('Europe/Berlin')", "'a' + request.model", "optional.of('x')", "[[1]] == [[1]]",
+	} {
+		for p := range positions {
+			f.Add(x, p+i)
+		}
 	}
-	f.Add("request.modle == 'x'")
-	f.Add("[1].exists(request, request.model)")
-	f.Add("a.b.c.d(e.f, [g.h], {i.j: k.l})")
-	f.Add("has(request.a.b) && x.?y[?z]")
-	in := largestInput()
-	f.Fuzz(func(t *testing.T, text string) {
+	in := hostileInput()
+	in.Request.Model = "m"
+	f.Fuzz(func(t *testing.T, text string, position int) {
 		if !utf8.ValidString(text) || badTextLine(text) != 0 {
 			return
 		}
 		var quoted strings.Builder
+		quoted.WriteString("|2")
 		for line := range strings.SplitSeq(text, "\n") {
-			quoted.WriteString("\n        " + line)
+			quoted.WriteString("\n            " + line)
 		}
-		s, err := load(testConfig(), policyText("p", "\n  auditAnnotations: [{ key: k, valueExpression: tenant.id }]\n  validations:\n    - name: v\n      expression: |2"+quoted.String(), "Deny"))
+		spec := strings.Replace(positions[uint(position)%uint(len(positions))], "%s", quoted.String(), 1)
+		s, err := load(testConfig(), policyText("p", spec, "Deny"))
 		if err != nil {
 			return
 		}
-		d := s.Decide(context.Background(), in)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		var d *Decision
+		took := cpuTime(func() {
+			d = s.Decide(context.Background(), in)
+			d.Charges(Usage{InputTokens: 1 << 40, OutputTokens: 1 << 40, Cost: 1 << 40})
+		})
+		runtime.ReadMemStats(&after)
 		if d.Cost.Units > exprCostLimit+exprCostLimit/2 {
 			t.Errorf("%d units", d.Cost.Units)
+		}
+		if most := 20 * mostTime * raceFactor; took > most {
+			t.Errorf("%s of CPU time, at most %s", took, most)
+		}
+		if bytes := after.TotalAlloc - before.TotalAlloc; bytes > 4*mostBytes {
+			t.Errorf("%d bytes allocated", bytes)
 		}
 		for _, e := range d.Errors {
 			if e.ErrorKind == ErrorInternal {
