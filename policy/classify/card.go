@@ -1,5 +1,7 @@
 package classify
 
+import "slices"
+
 // card returns the end of a payment card number that begins the run, or 0. A
 // card is 13 to 19 digits with an issuer's prefix, a length that this issuer
 // gives out, and a Luhn check digit; written in one piece, in groups of four or
@@ -108,8 +110,8 @@ func isCard(digits []byte) bool { return issued(digits) && luhn(digits) }
 func luhn(digits []byte) bool {
 	sum := 0
 	double := false
-	for i := len(digits) - 1; i >= 0; i-- {
-		d := int(digits[i])
+	for _, digit := range slices.Backward(digits) {
+		d := int(digit)
 		if double {
 			if d *= 2; d > 9 {
 				d -= 9

@@ -89,6 +89,25 @@ func TestChecksums(t *testing.T) {
 	}
 }
 
+// TestIssuers checks that the ranges are in order and apart, as a search through
+// them relies on, and that each accepts its ends.
+func TestIssuers(t *testing.T) {
+	for i, is := range issuers {
+		if i > 0 && is.from <= issuers[i-1].to || is.from > is.to || is.minLen > is.maxLen {
+			t.Errorf("the range from %d is out of order", is.from)
+		}
+		for _, prefix := range []int{is.from, is.to} {
+			digits := make([]byte, 16)
+			for k, c := range fmt.Sprint(prefix) {
+				digits[k] = byte(c - '0')
+			}
+			if want := is.minLen <= 16 && 16 <= is.maxLen; issued(digits) != want {
+				t.Errorf("a number of 16 digits with the prefix %d is issued: %v, want %v", prefix, !want, want)
+			}
+		}
+	}
+}
+
 // numbersText draws a text with numbers of all kinds.
 func numbersText(rt *rapid.T) string {
 	seed := rapid.Uint64().Draw(rt, "seed")
