@@ -146,6 +146,22 @@ func TestCacheSalt(t *testing.T) {
 	}
 }
 
+// TestCacheSaltVectors pins the formula to values that were computed apart from
+// this code, since every replica and every version must agree on them.
+func TestCacheSaltVectors(t *testing.T) {
+	for _, c := range []struct{ scope, tenant, principal, client, want string }{
+		{"tenant", "acme", "", "", "xAQVLA7_8qILRrd3X7vLaNx04nM4zWtuJBKTnMrSEig"},
+		{"tenant", "acme", "", "mine", "2cHG56XIZVzY4v1eXYTU7Tkfhyr8RgtuQs1W4bl6Qh8"},
+		{"principal", "acme", "key:k1", "", "CARMIZV52yXtihCwn7mQroUvdiwiq-0XU7i7jORjppo"},
+		{"principal", "acme", "key:k1", "é@/", "QbokZ8R1vDN_22FxnYdbq31PfBmu7A0Pk2jR_36WF1s"},
+		{"none", "acme", "key:k1", "mine", "H247SHQBT3ENo8YA59ncUiDEvZt3xfyu-MWSKu0IQQ0"},
+	} {
+		if got := cacheSalt([]byte("0123456789abcdef0123456789abcdef"), c.scope, c.tenant, c.principal, c.client); got != c.want {
+			t.Errorf("%s %s %s %q: got %s, want %s", c.scope, c.tenant, c.principal, c.client, got, c.want)
+		}
+	}
+}
+
 // FuzzFindRoute holds route matching to plain equality of bytes.
 func FuzzFindRoute(f *testing.F) {
 	for _, s := range []string{
