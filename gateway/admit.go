@@ -194,8 +194,8 @@ func (ex *exchange) decide(ctx *fasthttp.RequestCtx) *rejection {
 		}
 		return rej
 	}
-	ex.decisionID = newDecisionID(ex.start)
 	ex.decision = ex.st.Policies.Decide(ex.ctx, &ex.input)
+	ex.decisionID = newDecisionID(ex.start)
 	if !ex.decision.Allow {
 		ex.verdictStands()
 		return ex.denied()

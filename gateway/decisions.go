@@ -27,13 +27,10 @@ func (ex *exchange) verdictStands() {
 		return
 	}
 	ex.stands = true
-	ex.beginRehearsal()
 	if log := ex.g.parts.Decisions; log != nil {
 		ex.logged = log.Decided(ex.decisionID, ex.requestID, time.Now(), &ex.input, d)
-		if ex.rehearsal != nil {
-			ex.rehearsal.logged = ex.logged
-		}
 	}
+	ex.beginRehearsal()
 }
 
 // setDecisionHeader names the decision in the answer.

@@ -402,6 +402,9 @@ func TestPanicIsOneRequestsTrouble(t *testing.T) {
 			if resp.StatusCode != c.status || c.status == 500 && !strings.Contains(text, `"code":"internal_error"`) {
 				t.Errorf("got %d %s, want %d", resp.StatusCode, text, c.status)
 			}
+			if decided := resp.Header.Get("X-Sluice-Decision-Id") != ""; decided != (c.decide == nil) {
+				t.Errorf("the answer names a decision: %v", decided)
+			}
 			r.idle()
 			if n := len(r.ledger.all()); n != c.rows {
 				t.Errorf("the ledger has %d rows, want %d", n, c.rows)

@@ -12,6 +12,10 @@ import (
 // labelHeader is where a trusted caller declares the labels of its content.
 const labelHeader = "X-Sluice-Content-Labels"
 
+// maxClaimLabels is the policy format's maximum for all labels of a request: a claim
+// beyond it is the caller's, not the request's.
+const maxClaimLabels = 64
+
 // malformedLabel says what a label must look like, never what it was.
 const malformedLabel = "a label must be 1 to 63 characters of a-z, 0-9 and inner dashes"
 
@@ -69,6 +73,9 @@ func (ex *exchange) claimLabels(labels []string) ([]string, *rejection) {
 	declared, ok := claimTexts(claim)
 	if !ok {
 		return nil, badLabelClaim("it must be a list of texts, or one text of labels with spaces between them")
+	}
+	if len(declared) > maxClaimLabels {
+		return nil, badLabelClaim("at most 64 labels are allowed")
 	}
 	for _, label := range declared {
 		if !validLabel(label) {

@@ -36,6 +36,7 @@ func TestLabelClaim(t *testing.T) {
 		{"an empty label", "labels", []any{""}, 403, nil},
 		{"a number in a list", "labels", []any{"pii", 7.0}, 403, nil},
 		{"a number", "labels", 7.0, 403, nil},
+		{"too many", "labels", strings.Fields(strings.ReplaceAll(labelList(65), ",", " ")), 403, nil},
 		{"an object", "labels", map[string]any{"Hidden": "Word"}, 403, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {

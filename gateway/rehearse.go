@@ -123,7 +123,7 @@ func (ex *exchange) beginRehearsal() {
 		return
 	}
 	r := &rehearsal{
-		g: ex.g, what: what, id: ex.id, decisionID: ex.decisionID, tenant: ex.principal.Tenant.ID,
+		g: ex.g, what: what, id: ex.id, decisionID: ex.decisionID, tenant: ex.principal.Tenant.ID, logged: ex.logged,
 		lazy: rehearsedInput{g: ex.g, st: ex.st, route: ex.route, model: ex.model},
 	}
 	if ex.req != nil {

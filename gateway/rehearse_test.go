@@ -36,6 +36,7 @@ func TestRehearsalsTouchNothing(t *testing.T) {
 		status               int
 	}{
 		{"unary", "", chatBody, 200},
+		{"TLS", "", chatBody, 200},
 		{"stream", "", streamBody, 200},
 		{"denied", denied, chatBody, 403},
 		{"denied stream", denied, streamBody, 403},
@@ -43,8 +44,11 @@ func TestRehearsalsTouchNothing(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a", "b", "c"))
 			scan := &scanner{wait: make(chan struct{}), finds: policy.Content{ScanStatus: "complete", Labels: []string{"pii"}, Detectors: []string{"email"}}}
-			r := newRig(t, []string{worker.URL()}, withPolicies(t, bound("shadow", "Audit", scanning)+c.policies),
-				withState(func(st *State) { st.Classifier = scan }))
+			opts := []rigOption{withPolicies(t, bound("shadow", "Audit", scanning)+c.policies), withState(func(st *State) { st.Classifier = scan })}
+			if c.name == "TLS" {
+				opts = append(opts, withTLS())
+			}
+			r := newRig(t, []string{worker.URL()}, opts...)
 			body := strings.Replace(c.body, `"model":"m"`, `"model":"m-alias","cache_salt":"mine"`, 1)
 			resp, text := r.chat(body).Answer()
 			if resp.StatusCode != c.status || c.status == 200 && !strings.Contains(text, "c") {

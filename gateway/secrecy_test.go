@@ -1,0 +1,96 @@
+package gateway
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sluicegate/sluice/gateway/gatewaytest"
+	"github.com/sluicegate/sluice/policy"
+)
+
+// lockedBuffer is a log that several goroutines write.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// TestLogHoldsNoText: however a request ends, and at the log's most talkative, neither
+// its prompt nor a tool's arguments, a credential or words of a worker are in the log,
+// in a ledger row, or in an answer that is not the worker's own.
+func TestLogHoldsNoText(t *testing.T) {
+	marks := []string{"MarkedPrompt", "MarkedArgument", "MarkedKey", "MarkedCookie", "MarkedSalt", "secret words", goodKey}
+	const failing = `
+  validations:
+    - { name: v, expression: "tenant.labels['absent'] == 'a'" }
+`
+	all := bound("scans", "Audit", scanning) + bound("audited", "Audit", failing) + bound("warned", "Warn", failing)
+	body := func(stream bool) string {
+		return fmt.Sprintf(`{"model":"m","cache_salt":"MarkedSalt","stream":%v,"messages":[{"role":"user","content":"MarkedPrompt"},`+
+			`{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":\"MarkedArgument\"}"}}]}]}`, stream)
+	}
+	for _, c := range []struct {
+		name, policies, body string
+		worker               gatewaytest.Behaviour
+		key                  string
+	}{
+		{"answered", all, body(false), gatewaytest.Chat("a"), goodKey},
+		{"streamed", all, body(true), gatewaytest.Chat("a"), goodKey},
+		{"failed by a rule", all + bound("failing", "Deny", failing), body(false), gatewaytest.Chat("a"), goodKey},
+		{"failed by the worker", all, body(false), gatewaytest.Fail(500), goodKey},
+		{"refused by the worker", all, body(true), gatewaytest.Fail(400), goodKey},
+		{"failed within a stream", all, body(true), gatewaytest.ErrorInStream(500, "a"), goodKey},
+		{"cut off", all, body(true), gatewaytest.DropAfter(gatewaytest.RST, gatewaytest.RoleEvent), goodKey},
+		{"no HTTP", all, body(false), gatewaytest.NotHTTP(), goodKey},
+		{"broken JSON", all, body(false)[:80], gatewaytest.Chat("a"), goodKey},
+		{"wrong type", all, `{"model":"m","messages":"MarkedPrompt","stream":"MarkedPrompt"}`, gatewaytest.Chat("a"), goodKey},
+		{"unknown model", all, `{"model":"MarkedPrompt","messages":[]}`, gatewaytest.Chat("a"), goodKey},
+		{"unknown key", all, body(false), gatewaytest.Chat("a"), "MarkedKey"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out := &lockedBuffer{}
+			scan := &scanner{finds: policy.Content{ScanStatus: "complete", Labels: []string{"pii"}}}
+			r := newRig(t, []string{gatewaytest.NewWorker(t, c.worker).URL()}, withPolicies(t, c.policies), withState(func(st *State) { st.Classifier = scan }),
+				withParts(func(p *Parts) {
+					p.Log = slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug, AddSource: true}))
+				}))
+			conn := r.dial()
+			conn.Send("POST", "/v1/chat/completions", c.body, "Authorization: Bearer "+c.key, "Cookie: MarkedCookie", "Content-Type: application/json")
+			resp, text := conn.Answer()
+			r.idle()
+			said := out.String()
+			if !strings.Contains(said, "msg=request") {
+				t.Errorf("the log does not tell of the request:\n%s", said)
+			}
+			for _, row := range r.ledger.all() {
+				row.RequestedModel = "" // the client's word, and its bill's
+				said += fmt.Sprintf("%+v\n", *row)
+			}
+			said += fmt.Sprint(resp.Header) + text
+			for _, mark := range marks {
+				if c.name == "refused by the worker" && mark == "secret words" {
+					said = strings.Replace(said, mark, "", 1) // what is wrong with a request, its sender is told
+				}
+				if strings.Contains(said, mark) {
+					t.Errorf("%s is told:\n%s", mark, said)
+				}
+			}
+		})
+	}
+}
