@@ -48,7 +48,7 @@ func newPolicyExplainCommand(now func() time.Time) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			in, err := loader.request(f.request, f.id, set)
+			in, err := loader.request(cmd.Context(), f.request, f.id, set)
 			if err != nil {
 				return err
 			}

@@ -2,8 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,7 +25,7 @@ const maxRequestBytes = 64 << 20
 
 // request reads the request to explain: a document of variables or of an HTTP request, or a decision of a
 // log, by its id.
-func (l *policyLoader) request(file, id string, set *policy.Set) (*policy.Input, error) {
+func (l *policyLoader) request(ctx context.Context, file, id string, set *policy.Set) (*policy.Input, error) {
 	data, err := readBounded(file, maxRequestBytes)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the request: %w", err)
@@ -52,14 +56,12 @@ func (l *policyLoader) request(file, id string, set *policy.Set) (*policy.Input,
 	prompts := int64(0)
 	if doc.HTTP != nil {
 		var err error
-		if prompts, err = l.http(doc.HTTP, values); err != nil {
+		if prompts, err = l.http(ctx, doc.HTTP, values); err != nil {
 			at := doc.HTTP.At
 			return nil, fmt.Errorf("cannot read the request: %s:%d:%d: %w", file, at.Line, at.Col, err)
 		}
 	}
-	for name, v := range doc.Values {
-		values[name] = v
-	}
+	maps.Copy(values, doc.Values)
 	in := policytest.Input(values, claims)
 	in.Request.Prompts = prompts
 	if err := in.Validate(); err != nil {
@@ -104,7 +106,7 @@ func findRecord(data []byte, id string) (*policy.Record, error) {
 	case n == 0 && id != "":
 		return nil, fmt.Errorf("the log has no decision %q", clip(id))
 	case n == 0:
-		return nil, fmt.Errorf("the log has no decision")
+		return nil, errors.New("the log has no decision")
 	case n > 1 && id == "":
 		return nil, fmt.Errorf("the log has %d decisions: choose one with --id", n)
 	}
@@ -136,9 +138,7 @@ func (l *policyLoader) identity(doc *policy.RequestDoc, values map[string]any) e
 		return nil // a tenant of the document's own
 	}
 	labels := map[string]string{}
-	for k, v := range t.Labels {
-		labels[k] = v
-	}
+	maps.Copy(labels, t.Labels)
 	values["tenant.id"], values["tenant.team"], values["tenant.tier"], values["tenant.labels"] = t.ID, t.Team, t.Tier, labels
 	values["content.declared_labels"] = append([]string{}, t.ContentLabels...)
 	return nil
@@ -154,8 +154,8 @@ var explainedPaths = map[string]struct {
 }
 
 // http derives the variables of an HTTP request, as the gateway does before it decides. The prompt's tokens
-// are estimated, as they are where no tokenizer is; what a scan of the content would find is not known.
-func (l *policyLoader) http(h *policy.HTTPDoc, values map[string]any) (prompts int64, err error) {
+// are estimated, as they are where no tokenizer is.
+func (l *policyLoader) http(ctx context.Context, h *policy.HTTPDoc, values map[string]any) (prompts int64, err error) {
 	path, _, _ := strings.Cut(h.Path, "?")
 	values["request.dialect"], values["request.method"], values["request.headers"] = "openai", h.Method, l.headers(h.Headers)
 	if path == "/v1/models" || strings.HasPrefix(path, "/v1/models/") {
@@ -166,6 +166,7 @@ func (l *policyLoader) http(h *policy.HTTPDoc, values map[string]any) (prompts i
 		for _, name := range []string{"model", "requested_model", "model_family"} {
 			values["request."+name] = ""
 		}
+		setContent(values, policy.Content{ScanStatus: "complete"}) // there is no body
 		return 0, nil
 	}
 	route, ok := explainedPaths[path]
@@ -182,12 +183,41 @@ func (l *policyLoader) http(h *policy.HTTPDoc, values map[string]any) (prompts i
 		return 0, err
 	}
 	scanned(values, &q, model, len(h.Body))
+	if err := l.content(ctx, route.operation, h.Body, values); err != nil {
+		return 0, err
+	}
 	for name, v := range h.Headers {
 		if strings.EqualFold(name, "X-Session-Id") && v != "" {
 			values["request.session_id"] = v
 		}
 	}
 	return int64(q.PromptCount), nil
+}
+
+// content scans a body with the configuration's detectors. Those outside of this process get no text here:
+// with one of them the outcome is not known, nor is it without a configuration.
+func (l *policyLoader) content(ctx context.Context, operation string, body []byte, values map[string]any) error {
+	if l.cfg == nil || len(l.cfg.Labels.External) > 0 {
+		return nil
+	}
+	s, err := newScanner(&l.cfg.Labels, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	found := policy.Content{ScanStatus: "unavailable"}
+	if s != nil {
+		found = s.Classify(ctx, &gateway.ClassifyRequest{Operation: operation, Body: body, Decode: func([]uint32) (string, bool) { return "", false }})
+	}
+	setContent(values, found)
+	return nil
+}
+
+func setContent(values map[string]any, c policy.Content) {
+	values["content.labels"], values["content.detectors"] = append([]string{}, c.Labels...), append([]string{}, c.Detectors...)
+	values["content.scan_status"] = c.ScanStatus
+	findings := map[string]int64{}
+	maps.Copy(findings, c.Findings)
+	values["content.findings"] = findings
 }
 
 // model is the model that a request names.
