@@ -132,7 +132,7 @@ type line struct {
 func readLines(t testing.TB, path string) []line {
 	t.Helper()
 	var out []line
-	for _, text := range strings.Split(strings.TrimSuffix(string(readFile(t, path)), "\n"), "\n") {
+	for text := range strings.SplitSeq(strings.TrimSuffix(string(readFile(t, path)), "\n"), "\n") {
 		if text == "" {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"hash"
 	"log/slog"
 	"slices"
 	"sync"
@@ -29,6 +30,8 @@ type Log struct {
 	file   *file
 	now    func() time.Time
 	reopen chan struct{}
+	// hashers holds *hasher with the key.
+	hashers sync.Pool
 
 	sampledOut, failures, bytes atomic.Uint64
 	written                     [kinds]atomic.Uint64
@@ -74,6 +77,7 @@ func Open(cfg Config, log *slog.Logger) (*Log, error) {
 		queue: newQueue(records, size), held: newHeld(cfg.Queue, cfg.QueueBytes),
 		now: time.Now, reopen: make(chan struct{}, 1),
 	}
+	l.hashers.New = func() any { return &hasher{mac: hmac.New(sha256.New, l.cfg.HashKey)} }
 	var err error
 	cannotRotate := func(err error) { l.failed("cannot rotate the decision log, which grows beyond its size", err) }
 	if l.file, err = openFile(cfg, cannotRotate); err != nil {
@@ -224,10 +228,20 @@ func deref(s *string) string {
 // hash is the keyed hash of a client's identifier. The prefix keeps it apart
 // from other uses of the same key.
 func (l *Log) hash(value string) string {
-	h := hmac.New(sha256.New, l.cfg.HashKey)
-	h.Write([]byte("sluice decision log\x00"))
-	h.Write([]byte(value))
-	return "hmac:" + hex.EncodeToString(h.Sum(nil)[:16])
+	h := l.hashers.Get().(*hasher)
+	defer l.hashers.Put(h)
+	h.mac.Reset()
+	h.buf = append(append(h.buf[:0], "sluice decision log\x00"...), value...)
+	h.mac.Write(h.buf)
+	h.buf = h.mac.Sum(h.buf[:0])
+	return "hmac:" + hex.EncodeToString(h.buf[:16])
+}
+
+// hasher is a keyed hash with its scratch, used again since a new one costs as
+// much as the hash itself.
+type hasher struct {
+	mac hash.Hash
+	buf []byte
 }
 
 // add encodes and queues a record.
@@ -262,7 +276,7 @@ func (l *Log) encode(b *bytes.Buffer, record any) bool {
 // failed counts and logs a fault of the log itself.
 func (l *Log) failed(text string, err error) {
 	l.failures.Add(1)
-	l.log.LogAttrs(context.Background(), slog.LevelError, text, slog.String("file", l.cfg.Path), slog.Any("err", err))
+	l.log.LogAttrs(context.Background(), slog.LevelError, "a fault of the decision log", slog.String("what", text), slog.String("file", l.cfg.Path), slog.Any("err", err))
 }
 
 // buffers holds scratch for lines.

@@ -1,9 +1,11 @@
 package decisionlog
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,10 +44,8 @@ func checkPointer(p string) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range needed {
-		if parts[0] == name {
-			return fmt.Errorf("%q can't be taken away: no record can be read without it", clip(p))
-		}
+	if slices.Contains(needed, parts[0]) {
+		return fmt.Errorf("%q can't be taken away: no record can be read without it", clip(p))
 	}
 	for _, t := range records {
 		if leads(t, parts) {
@@ -74,10 +74,10 @@ func leads(t reflect.Type, path []string) bool {
 		if t == reflect.TypeFor[time.Time]() { // written as text
 			return false
 		}
-		for i := range t.NumField() {
-			name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-			if name == path[0] {
-				return leads(t.Field(i).Type, path[1:])
+		for field := range t.Fields() {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if field.IsExported() && name == path[0] {
+				return leads(field.Type, path[1:])
 			}
 		}
 	}
@@ -305,16 +305,14 @@ func (r *redaction) child(key []byte) *redaction {
 		return nil
 	}
 	name := key[1 : len(key)-1]
-	for _, c := range name {
-		if c == '\\' {
-			var plain string
-			if err := json.Unmarshal(key, &plain); err != nil {
-				panic("BUG: decisionlog: a name does not decode")
-			}
-			return r.children[plain]
-		}
+	if !bytes.Contains(name, []byte{'\\'}) {
+		return r.children[string(name)]
 	}
-	return r.children[string(name)]
+	var plain string
+	if err := json.Unmarshal(key, &plain); err != nil {
+		panic("BUG: decisionlog: a name does not decode")
+	}
+	return r.children[plain]
 }
 
 func (r *redaction) is(a action) bool { return r != nil && r.action == a }

@@ -137,7 +137,7 @@ func mustSplit(p string) []string {
 // has left its pointer is nil.
 func reference(v any, masked, erased []string) any {
 	follow := func(path []string, name string) []string {
-		if path == nil || len(path) == 0 || path[0] != name {
+		if len(path) == 0 || path[0] != name {
 			return nil
 		}
 		return path[1:]

@@ -143,6 +143,7 @@ func (w *writer) drain() (lost int) {
 	w.l.queue.close()
 	for {
 		if len(w.lines) == 0 {
+			w.mayReopen()
 			if w.lines, w.counts = w.l.queue.take(w.lines); len(w.lines) == 0 {
 				return lost
 			}

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -430,9 +431,9 @@ func TestBatches(t *testing.T) {
 		}
 		sizes = append(sizes, len(q.Input))
 		var data []map[string]any
-		for i := len(q.Input) - 1; i >= 0; i-- { // in any order
+		for i, text := range slices.Backward(q.Input) { // in any order
 			label := "SAFE"
-			if strings.Contains(q.Input[i], "ignore") {
+			if strings.Contains(text, "ignore") {
 				label = "INJECTION"
 			}
 			data = append(data, map[string]any{"index": i, "label": label, "probs": []float64{0.1, 0.9}})
