@@ -16,14 +16,15 @@ import (
 // libraryTenants are the tenants of TestLibraryInForce by the name of their
 // caller: break-glass has two.
 var libraryTenants = []struct {
-	caller, tenant, fields string
-	groups                 []string
-	claims                 map[string]any
+	caller, tenant string
+	fields         []string
+	groups         []string
+	claims         map[string]any
 }{
-	{caller: "acme", tenant: "acme", fields: "team: search, tier: gold"},
-	{caller: "globex", tenant: "globex", fields: "team: support, tier: silver, labels: { workload: trickle, tools: allowed }"},
-	{caller: "initech", tenant: "initech", fields: "team: interns, tier: bronze"},
-	{caller: "ada", tenant: "break-glass", fields: "tier: gold", groups: []string{"on-call"}, claims: map[string]any{"incident": "INC-1234"}},
+	{caller: "acme", tenant: "acme", fields: []string{"team: search", "tier: gold", "expose: { worker: true }"}},
+	{caller: "globex", tenant: "globex", fields: []string{"team: support", "tier: silver", "labels: { workload: trickle, tools: allowed }"}},
+	{caller: "initech", tenant: "initech", fields: []string{"team: interns", "tier: bronze"}},
+	{caller: "ada", tenant: "break-glass", fields: []string{"tier: gold"}, groups: []string{"on-call"}, claims: map[string]any{"incident": "INC-1234"}},
 	{caller: "bob", tenant: "break-glass", groups: []string{"on-call"}},
 }
 
@@ -47,6 +48,7 @@ func library(t *testing.T, cfg *Config) map[string]string {
 			t.Fatal(err)
 		}
 	}
+	cfg.Labels.Detectors = map[string]string{"payment-card": "pii"}
 	cfg.Policy.Dir, cfg.Policy.Claims = dir, map[string]string{"incident": "string"}
 	for i := range cfg.Pools {
 		cfg.Pools[i].Labels = map[string]string{"zone": "eu"}
@@ -61,8 +63,8 @@ func library(t *testing.T, cfg *Config) map[string]string {
 		keys[c.caller] = key.Reveal()
 		if c.tenant != last {
 			text = fmt.Appendf(text, "  - id: %s\n", c.tenant)
-			for _, field := range strings.SplitAfterN(c.fields, ", ", 3) {
-				text = fmt.Appendf(text, "    %s\n", strings.TrimSuffix(field, ", "))
+			for _, field := range c.fields {
+				text = fmt.Appendf(text, "    %s\n", field)
 			}
 			text = append(text, "    keys:\n"...)
 		}
@@ -87,20 +89,26 @@ func TestLibraryInForce(t *testing.T) {
 		body[name] = value
 		return body
 	}
+	card := "charge 4111 1111 1111 1111 for the room"
+	search := []any{map[string]any{"type": "function", "function": map[string]any{"name": "search"}}}
 	nameless := []any{map[string]any{"type": "custom", "custom": map[string]any{"name": "shell"}}}
 	for _, c := range []struct {
 		name, caller string
 		body         map[string]any
 		status       int
 		says         string
+		worker       string
 	}{
-		{"an ordinary request", "acme", user("hello"), 200, ""},
-		{"a prompt beyond the class", "acme", user(words(1, 12000)), 400, "limit max-context/context"},
-		{"a tool without a name", "acme", with(user("hello"), "tools", nameless), 403, "this tenant may not use tools"},
-		{"a team without the model", "initech", user("hello"), 403, "team interns may not use model " + demoModel},
-		{"batch work in one of its slots", "globex", with(user("hello"), "stream", true), 200, ""},
-		{"an emergency", "ada", with(user("hello"), "stream", true), 200, ""},
-		{"a key without an incident", "bob", user("hello"), 403, "the credential names no incident"},
+		{"an ordinary request", "acme", user("hello"), 200, "", "general-"},
+		{"a number of a card", "acme", user(card), 200, "", "restricted-1"},
+		{"a number that is none", "acme", user(strings.ReplaceAll(card, "1111 f", "1112 f")), 200, "", "general-"},
+		{"a number of a card beside a tool", "globex", with(user(card), "tools", search), 403, "tools are not allowed with data labelled pii", ""},
+		{"a prompt beyond the class", "acme", user(words(1, 12000)), 400, "limit max-context/context", ""},
+		{"a tool without a name", "acme", with(user("hello"), "tools", nameless), 403, "this tenant may not use tools", ""},
+		{"a team without the model", "initech", user("hello"), 403, "team interns may not use model " + demoModel, ""},
+		{"batch work in one of its slots", "globex", with(user("hello"), "stream", true), 200, "", ""},
+		{"an emergency", "ada", with(user("hello"), "stream", true), 200, "", ""},
+		{"a key without an incident", "bob", user("hello"), 403, "the credential names no incident", ""},
 	} {
 		got, err := tour.ask(t.Context(), c.caller, c.body)
 		if err != nil {
@@ -108,6 +116,9 @@ func TestLibraryInForce(t *testing.T) {
 		}
 		if got.status != c.status || !bytes.Contains(got.body, []byte(c.says)) {
 			t.Errorf("%s: %d %s; want %d with %q", c.name, got.status, got.body, c.status, c.says)
+		}
+		if worker := got.worker(); c.worker != "" && !strings.HasPrefix(worker, c.worker) {
+			t.Errorf("%s: served by %q, want %s", c.name, worker, c.worker)
 		}
 		// The limit of the context holds nothing: the tier's own limit is shown.
 		if limit := got.header.Get("x-ratelimit-limit-tokens"); c.caller == "acme" && c.status == 200 && limit != "2000000" {
