@@ -25,6 +25,7 @@ const (
 	embedsField    // embeddings in place of text
 	referenceField // names content that isn't here: file_id
 	responseField  // names an earlier exchange, at the top only
+	spokenField    // audio: an answer given before, by its id; settings at the top
 	schemaField    // a schema or the settings of a tool
 	argumentsField // arguments of a tool call
 )
@@ -67,6 +68,8 @@ func fieldOf(key []byte) field {
 		return referenceField
 	case "previous_response_id", "conversation", "previous_input_messages":
 		return responseField
+	case "audio":
+		return spokenField
 	case "parameters", "input_schema", "schema", "json_schema", "guided_json", "structured_outputs":
 		return schemaField
 	case "arguments":
@@ -144,6 +147,10 @@ func (p place) reason(c byte) reasons {
 		return byReference
 	case responseField:
 		if p.depth == 1 {
+			return byReference
+		}
+	case spokenField:
+		if p.depth > 1 {
 			return byReference
 		}
 	case promptField:

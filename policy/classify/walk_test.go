@@ -111,6 +111,8 @@ func TestScanStatus(t *testing.T) {
 	f(StatusPartial, `{"messages":[{"content":[{"type":"image_url","uuid":"cached"}]}]}`)
 	f(StatusPartial, `{"messages":[{"content":[{"type":"audio_url","audio_url":{"url":""}}]}]}`)
 	f(StatusPartial, `{"messages":[{"content":[{"type":"video_url"}]}]}`)
+	f(StatusPartial, `{"messages":[{"role":"assistant","audio":{"id":"audio_1"}}]}`)
+	f(StatusComplete, `{"messages":[{"role":"assistant","audio":null}],"modalities":["audio"],"audio":{"voice":"x","format":"wav"}}`)
 	f(StatusPartial, `{"prompt":"x","prompt_embeds":"AAAA"}`)
 	f(StatusComplete, `{"prompt":"x","prompt_embeds":null}`)
 	f(StatusPartial, `{"prompt":[1,2,3]}`)
