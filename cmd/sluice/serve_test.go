@@ -14,10 +14,24 @@ import (
 	"time"
 )
 
-// The first signal ends the context that serve runs under; stop leaves no goroutine and no handler behind.
+// SIGHUP asks for a reload, once however often it comes, and ends nothing. The first SIGTERM ends the
+// context that serve runs under; stop leaves no goroutine and no handler behind.
 func TestFirstSignalDrains(t *testing.T) {
-	ctx, _, stop := onSignals(t.Context(), slog.New(slog.DiscardHandler))
+	ctx, hangups, stop := onSignals(t.Context(), slog.New(slog.DiscardHandler))
 	defer stop()
+	for range 3 {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-hangups:
+		case <-time.After(10 * time.Second):
+			t.Fatal("SIGHUP is not told")
+		}
+	}
+	if ctx.Err() != nil {
+		t.Fatal("SIGHUP ended the context")
+	}
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
