@@ -193,6 +193,9 @@ func (d *Detector) post(ctx context.Context, pieces []piece) ([]byte, error) {
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("User-Agent", "sluice")
+	// Not sent, but tells Go's client that it may repeat the request: one that
+	// meets a kept connection in the moment in which the server closes it, too.
+	req.Header["Idempotency-Key"] = []string{}
 	if d.cfg.APIKey != "" {
 		req.Header.Set("Authorization", "Bearer "+d.cfg.APIKey)
 	}

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -324,6 +325,49 @@ func TestBrokenConnections(t *testing.T) {
 	<-done
 	if _, err := d.Detect(t.Context(), "text"); err == nil || !strings.Contains(err.Error(), "it can't be reached: dial tcp") {
 		t.Error(err)
+	}
+}
+
+// TestKeptConnections: a server that has closed a connection which we have kept
+// is asked again on another one.
+func TestKeptConnections(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var headers []http.Header
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			in := bufio.NewReader(conn)
+			req, err := http.ReadRequest(in)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = io.Copy(io.Discard, req.Body)
+			headers = append(headers, req.Header)
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]")
+			_, _ = in.ReadByte() // the next request has come, or the client has gone
+			conn.Close()
+		}
+	}()
+	d := mustNew(t, testConfig(Presidio, "http://"+l.Addr().String()))
+	for range 3 {
+		if _, err := d.Detect(t.Context(), "text"); err != nil {
+			t.Error(err)
+		}
+	}
+	d.client.CloseIdleConnections()
+	l.Close()
+	<-done
+	if len(headers) != 3 || headers[0].Values("Idempotency-Key") != nil {
+		t.Errorf("%d answers, headers %v", len(headers), headers)
 	}
 }
 
