@@ -22,7 +22,7 @@ func warningsOf(t *testing.T, cfg Config, text string, kinds ...WarningKind) str
 
 // boundText is a policy with bindings by name: selector and parameters.
 func boundText(spec string, bindings ...string) string {
-	text := strings.Split(policyText("p", spec, "Deny"), "---")[0]
+	text, _, _ := strings.Cut(policyText("p", spec, "Deny"), "---")
 	for i, b := range bindings {
 		if b != "" {
 			b = ", " + b

@@ -134,7 +134,7 @@ func writeFaults(w io.Writer, err error) {
 
 // joined lists the errors of errors.Join, or the one that is none of those.
 func joined(err error) []error {
-	list, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // the join itself is looked for, not one of its errors
+	list, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return []error{err}
 	}

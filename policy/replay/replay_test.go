@@ -44,7 +44,6 @@ func set(t *testing.T, cfg policy.Config, specs ...string) *policy.Set {
 type request struct {
 	tenant, user string
 	n            int64
-	scanned      bool
 	spent        bool // its counters refuse
 }
 
