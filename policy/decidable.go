@@ -240,9 +240,9 @@ func (d *decider) cases(bd *binding, of ...*expression) []map[string]any {
 	for _, m := range bd.policy.match {
 		of = append(of, m.expr)
 	}
-	uses := map[string]*use{}
+	uses, seen := map[string]*use{}, map[*expression]bool{}
 	for _, x := range of {
-		bd.policy.mergeUses(uses, x)
+		bd.policy.mergeUses(uses, seen, x)
 	}
 	out := []map[string]any{{}}
 	for _, name := range knowable {
@@ -302,8 +302,12 @@ func (d *decider) values(bd *binding, name string, u *use) []any {
 }
 
 // mergeUses adds how an expression uses the base variables, also through
-// variables.*.
-func (c *compiled) mergeUses(into map[string]*use, x *expression) {
+// variables.*. Each expression counts once, however many paths lead to it.
+func (c *compiled) mergeUses(into map[string]*use, seen map[*expression]bool, x *expression) {
+	if seen[x] {
+		return
+	}
+	seen[x] = true
 	for name, u := range x.uses {
 		have := into[name]
 		if have == nil {
@@ -315,8 +319,8 @@ func (c *compiled) mergeUses(into map[string]*use, x *expression) {
 		have.open = have.open || u.open
 	}
 	for _, name := range x.reads {
-		if i, ok := c.varIndex[name]; ok && c.variables[i] != nil && c.variables[i] != x {
-			c.mergeUses(into, c.variables[i])
+		if i, ok := c.varIndex[name]; ok && c.variables[i] != nil {
+			c.mergeUses(into, seen, c.variables[i])
 		}
 	}
 }

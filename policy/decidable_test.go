@@ -198,6 +198,20 @@ func TestUnknownTenants(t *testing.T) {
 	f(nil, "tenants: [initech]")
 }
 
+// TestDecidingFollowsEachVariableOnce: variables that read two earlier ones each
+// have more paths than could ever be walked.
+func TestDecidingFollowsEachVariableOnce(t *testing.T) {
+	spec := "\n  variables:\n    - { name: v0, expression: request.stream }\n    - { name: v1, expression: variables.v0 }"
+	for i := 2; i < maxRules; i++ {
+		spec += fmt.Sprintf("\n    - { name: v%d, expression: variables.v%d && variables.v%d }", i, i-1, i-2)
+	}
+	spec += fmt.Sprintf("\n  validations: [{ name: v, expression: \"variables.v%d || !request.stream\" }]", maxRules-1)
+	got := warningsOf(t, testConfig(), policyText("p", spec, "Deny"), WarnDecided)
+	if !strings.HasSuffix(got, "in binding p-b always true: the validation never refuses") {
+		t.Errorf("got %s", got)
+	}
+}
+
 // TestDecidingIsBounded: a set that would take too long to decide is loaded
 // without its last warnings.
 func TestDecidingIsBounded(t *testing.T) {
