@@ -114,7 +114,6 @@ func (l *Log) Decided(id, requestID string, at time.Time, in *policy.Input, d *p
 	if keep {
 		return l.queue.put(decisionKind, b.Bytes())
 	}
-	l.sampledOut.Add(1)
 	for _, line := range l.held.put(id, b.Bytes()) {
 		l.queue.put(decisionKind, line)
 	}
@@ -130,7 +129,7 @@ func (l *Log) keeps(id string, d *policy.Decision) bool { return l.sample.keeps(
 // is not noted.
 func (l *Log) Rehearsed(id string, at time.Time, o policy.RehearsalOutcome) {
 	if !o.LogInFull && len(o.WouldDeny)+len(o.Errors) == 0 && o.Skipped == 0 {
-		l.held.settle(id)
+		l.letGo(id)
 		return
 	}
 	if line := l.held.keep(id); line != nil {
@@ -144,11 +143,20 @@ func (l *Log) Rehearsed(id string, at time.Time, o policy.RehearsalOutcome) {
 // the decision that Decided was called with; charged and available are parallel
 // to its limits, and available may be nil.
 func (l *Log) Settled(id string, at time.Time, outcome, pool string, u policy.Usage, d *policy.Decision, charged, available []int64) {
-	was, kept := l.held.settle(id)
-	if was && !kept || !was && !l.keeps(id, d) {
+	if was, kept := l.letGo(id); was && !kept || !was && !l.keeps(id, d) {
 		return
 	}
 	l.add(settlementKind, d.Settlement(policy.RecordOptions{DecisionID: id, Time: at}, outcome, pool, u, charged, available))
+}
+
+// letGo forgets a held record, if there is one, and counts one that was not
+// written as left out.
+func (l *Log) letGo(id string) (was, kept bool) {
+	was, kept = l.held.settle(id)
+	if was && !kept {
+		l.sampledOut.Add(1)
+	}
+	return was, kept
 }
 
 // Reopen is for tools that have moved the file away: whatever is recorded after

@@ -104,6 +104,9 @@ func TestRehearsalKeepsDecision(t *testing.T) {
 	if !strings.Contains(lines[1].text, `"rule":"audits/v"`) {
 		t.Errorf("shadow %s", lines[1].text)
 	}
+	if s := l.Stats(); s.SampledOut != 1 || s.Written != (Counts{1, 1, 1}) || s.Held != 0 {
+		t.Errorf("%+v", s)
+	}
 }
 
 // TestSkippedRehearsal: without an outcome a held record goes with its
@@ -117,7 +120,7 @@ func TestSkippedRehearsal(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	l.Settled("id", testTime, "completed", "a", policy.Usage{}, d, nil, nil)
-	if s := l.Stats(); s.Held != 0 || s.Queued != 0 {
+	if s := l.Stats(); s.Held != 0 || s.Queued != 0 || s.SampledOut != 1 {
 		t.Errorf("%+v", s)
 	}
 	finish(t, l)
