@@ -60,6 +60,9 @@ func TestBuiltins(t *testing.T) {
 	card("4111-1111-1111-1111-a2b3", 0)
 	card("41 11 11 11 11 11 11 11", 0)
 
+	card(`code: "\n4111111111111111\n"`, 1) // an escaped line break
+	card(`C:\\x4111111111111111`, 0)
+
 	iban := func(text string, want int64) { t.Helper(); f(IBAN, text, want) }
 	iban("GB82 WEST 1234 5698 7654 32", 1)
 	iban("GB82 WEST 1234 5698 7654 33", 0)
@@ -69,6 +72,7 @@ func TestBuiltins(t *testing.T) {
 	iban("DE89 3704 0044 0532 0130 00, FR14 2004 1010 0505 0001 3M02 606", 2)
 	iban("GB82-WEST-1234-5698-7654-32", 1)
 	iban("DE89 3704 0044 0532 0130 001", 0)
+	iban(`"\tDE89370400440532013000"`, 1)
 	iban("xDE89370400440532013000", 0)
 	iban("DE89 37040044 0532013000", 0)
 	iban("ZZ89370400440532013000", 0)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -166,6 +167,32 @@ func FuzzDetect(f *testing.F) {
 		}
 		if n := builtinCount; !slices.Equal(s.hits[:n], whole[:n]) {
 			t.Fatalf("%q by %d: %v, want %v", text, size, s.hits[:n], whole[:n])
+		}
+	})
+}
+
+// FuzzCustom compiles patterns and keywords of any kind: what New accepts scans any
+// text, and finds as many matches as package regexp where the text is one piece.
+func FuzzCustom(f *testing.F) {
+	f.Add(`\bEMP-\d{6}\b`, "falcon", "Falcon EMP-123456")
+	f.Add(`(?i)^a|b$|(?m)^c`, "機密 x", "a\nc b機密 X")
+	f.Add(`[^a]{1,3}`, "ß", "ẞ\x1f\u0301")
+	f.Fuzz(func(t *testing.T, pattern, keyword, text string) {
+		c, err := New(only(Custom{Name: "p", Label: "p", Patterns: []string{pattern}}, Custom{Name: "k", Label: "k", Keywords: []string{keyword}}))
+		if err != nil {
+			return
+		}
+		got := scanText(c, text)
+		seen := string(new(folder).text([]byte(strings.ToValidUTF8(text, "\ufffd")), never))
+		if isASCII([]byte(text)) {
+			seen = text
+		}
+		if len(seen) >= chunk/100 || holdsJSON([]byte(text)) || !utf8.ValidString(text) {
+			return
+		}
+		seen = strings.ReplaceAll(seen, string(rune(softBreak)), "\n")
+		if want := int64(len(regexp.MustCompile(pattern).FindAllStringIndex(seen, -1))); got.Findings["p"] != want {
+			t.Fatalf("%q in %q: %d, want %d", pattern, seen, got.Findings["p"], want)
 		}
 	})
 }

@@ -41,7 +41,7 @@ var ibanTable = func() (table [26 * 26]string) {
 func iban(t []byte, i int) int {
 	second := previous(t, i)
 	first := previous(t, second)
-	if first < 0 || !isLetter(t[second]) || !isLetter(t[first]) || first > 0 && isAlnum(t[first-1]) {
+	if first < 0 || !isLetter(t[second]) || !isLetter(t[first]) || !beginsAt(t, first) {
 		return 0
 	}
 	format := ibanTable[int(t[first]&0x1f-1)*26+int(t[second]&0x1f-1)]

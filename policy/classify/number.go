@@ -95,7 +95,7 @@ func worth(t []byte, i, j int) bool {
 		return true
 	case size == 3 && next <= 3: // a social security number, or a telephone number
 		return true
-	case t[i] == '0' || i > 0 && (t[i-1] == '+' || t[i-1] == softBreak): // a telephone number
+	case size > 1 && t[i] == '0' || i > 0 && (t[i-1] == '+' || t[i-1] == softBreak): // a telephone number
 		return true
 	case size == 1 && t[i] == '1' && next == 3:
 		return true
@@ -241,14 +241,23 @@ func (r *digitRun) isolated(t []byte) bool {
 	if r.start == 0 {
 		return true
 	}
-	switch c := t[r.start-1]; c {
+	switch t[r.start-1] {
 	case '+':
 		return false
 	case '.', '-':
 		return r.start < 2 || !isDigit(t[r.start-2])
-	default:
-		return !isLetter(c)
 	}
+	return beginsAt(t, r.start)
+}
+
+// beginsAt reports that no letter or digit stands before t[i]. The letter of an
+// escaped line break is none: text may hold JSON or code that holds text.
+func beginsAt(t []byte, i int) bool {
+	if i == 0 || !isAlnum(t[i-1]) {
+		return true
+	}
+	c := t[i-1]
+	return (c == 'n' || c == 'r' || c == 't') && i > 1 && t[i-2] == '\\'
 }
 
 // endsAt reports that no letter or digit follows t[:end].

@@ -165,7 +165,7 @@ func (s *secretShape) match(t []byte, anchor int) int {
 	if start < 0 || from > len(t) || string(t[start:anchor]) != s.before || string(t[anchor+1:from]) != s.behind {
 		return 0
 	}
-	if start > 0 && isAlnum(t[start-1]) {
+	if !beginsAt(t, start) {
 		return 0
 	}
 	// No further than needed: text may be one secret's beginning after another.
