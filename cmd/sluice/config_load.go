@@ -62,7 +62,7 @@ func LoadConfig(path string) (cfg *Config, warnings []Issue, err error) {
 // parseConfig is LoadConfig on the file's bytes; path names it in messages, and its folder is what
 // relative paths start from.
 func parseConfig(path string, data []byte) (*Config, []Issue, error) {
-	p, warnings, err := parsePositions(path, data)
+	p, warnings, err := parsePositions(path, data, false)
 	if err != nil {
 		return nil, warnings, err
 	}
@@ -76,24 +76,26 @@ type parsedConfig struct {
 	positions map[string]filePosition // by path
 }
 
-// readConfig is LoadConfig with the places of values, and without warnings.
+// readConfig is LoadConfig with the places of values, and without warnings. It is for a gateway that runs:
+// files that list workers are followed by themselves there, and a fault in one is no fault of the
+// configuration.
 func readConfig(path string) (*parsedConfig, error) {
 	data, err := readBounded(path, maxConfigBytes)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the configuration: %w", err)
 	}
-	p, _, err := parsePositions(path, data)
+	p, _, err := parsePositions(path, data, true)
 	return p, err
 }
 
-// parsePositions is parseConfig with the places of values.
-func parsePositions(path string, data []byte) (*parsedConfig, []Issue, error) {
+// parsePositions is parseConfig with the places of values; running is for a gateway that runs.
+func parsePositions(path string, data []byte, running bool) (*parsedConfig, []Issue, error) {
 	c := DefaultConfig()
 	d := yamlDecoder{file: path}
 	d.decode(data, &c)
 	c.complete()
 	c.resolvePaths(filepath.Dir(path))
-	v := validator{cfg: &c, file: path, positions: d.positions}
+	v := validator{cfg: &c, file: path, positions: d.positions, running: running}
 	if len(d.issues) == 0 {
 		// Checks across values would only repeat, in other words, what the decoding has found.
 		v.validate()

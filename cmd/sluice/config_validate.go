@@ -28,6 +28,7 @@ type validator struct {
 	positions map[string]filePosition
 	errors    []Issue
 	warnings  []Issue
+	running   bool // lists of workers are followed by themselves
 }
 
 var (
@@ -371,7 +372,7 @@ func (v *validator) files() {
 		v.errorf("tenants.file", "is missing, should be the file of tenants and their API keys")
 	}
 	for _, p := range v.cfg.paths() {
-		if *p.value != "" {
+		if *p.value != "" && !(v.running && strings.HasSuffix(p.key, ".workersFrom.file")) {
 			v.readable(p)
 		}
 	}

@@ -25,7 +25,9 @@ func (v *validator) workersFrom(at string, c *WorkersFromConfig, taken claims) {
 	case c.File != "" && c.DNS.Name != "":
 		v.errorf(at, "has both file and dns.name; a list is in one place")
 	case c.File != "":
-		v.workersFile(c, taken)
+		if !v.running {
+			v.workersFile(c, taken)
+		}
 	case c.DNS.Name != "":
 		v.dns(at+".dns", &c.DNS)
 	case v.given(at + ".dns."):

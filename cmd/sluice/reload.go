@@ -45,8 +45,8 @@ type reloader struct {
 
 	mu      sync.Mutex // protects what follows
 	current *generation
-	print   fingerprint // of the sources when they were last loaded, whatever came of it
-	tried   sources     // beside those of current: what the last attempt read
+	watch   sources     // a change of them is worth a reload
+	print   fingerprint // of them when they were last loaded, whatever came of it
 	last    attempt     // zero until there was one
 	good    uint64      // reloads that succeeded
 	failed  uint64      // reloads that did not
@@ -74,7 +74,7 @@ func newReloader(file string, first *generation, print fingerprint, base *lastin
 	return &reloader{
 		file: file, base: base, install: install, hangups: hangups, log: log, now: time.Now,
 		asked: make(chan *reloadCall), ended: make(chan struct{}),
-		current: first, print: print,
+		current: first, watch: sourcesOf(file, first.cfg), print: print,
 	}
 }
 
@@ -211,7 +211,8 @@ func (r *reloader) attempt(ctx context.Context, cause string) attempt {
 	}
 	a := attempt{at: start, took: r.now().Sub(start), cause: cause, revision: in.docs.policies.Revision(), number: in.number, err: err}
 	r.mu.Lock()
-	r.current, r.last, r.print, r.tried = in, a, read.of(err), read.sources
+	r.current, r.last = in, a
+	r.watch, r.print = read.watch(err)
 	if err == nil {
 		r.good++
 	} else {
@@ -246,20 +247,19 @@ func logWarnings(log *slog.Logger, g *generation) {
 	}
 }
 
-// reading is what a load has read: the sources of what it was to become, and how they and those of what is
-// in force were.
+// reading is what a load has read, and what it may have failed for: the files of what is in force, too, and
+// those that are checked although a reload does not change what was made of them.
 type reading struct {
-	sources sources
-	alone   fingerprint // of sources
-	both    fingerprint // of sources and those of the generation in force
+	read, checked           sources
+	readPrint, checkedPrint fingerprint
 }
 
-// of is the fingerprint of what is watched after the load.
-func (r *reading) of(err error) fingerprint {
+// watch returns what is worth watching after the load, and how it was.
+func (r *reading) watch(err error) (sources, fingerprint) {
 	if err == nil {
-		return r.alone
+		return r.read, r.readPrint
 	}
-	return r.both
+	return r.checked, r.checkedPrint
 }
 
 // errUnstable says that no set of files could be read that was there at one time.
@@ -295,13 +295,13 @@ func (r *reloader) loadOnce(old *generation) (fresh *generation, read reading, s
 	if err != nil {
 		cfg = old.cfg // whose files are still worth watching
 	}
-	read.sources = sourcesOf(r.file, cfg)
-	both := read.sources.and(sourcesOf(r.file, old.cfg))
-	read.alone, read.both = read.sources.fingerprint(), both.fingerprint()
+	read.read = sourcesOf(r.file, cfg)
+	read.checked = read.read.and(sourcesOf(r.file, old.cfg)).and(filesOf(cfg))
+	read.readPrint, read.checkedPrint = read.read.fingerprint(), read.checked.fingerprint()
 	if err == nil {
 		fresh, err = r.build(cfg, old)
 	}
-	stable = both.fingerprint() == read.both && sources{files: []string{r.file}}.fingerprint() == before
+	stable = read.checked.fingerprint() == read.checkedPrint && sources{files: []string{r.file}}.fingerprint() == before
 	return fresh, read, stable, err
 }
 
@@ -331,14 +331,10 @@ func (r *reloader) build(cfg *Config, old *generation) (fresh *generation, err e
 	return r.base.generation(cfg, old, r.now())
 }
 
-// watched is what a change of is worth a reload: what is in force and what was tried last. print is how it
-// was then, whatever came of it.
-func (r *reloader) watched() (s sources, print fingerprint) {
+// watched is what a change of is worth a reload, and how it was when it was last loaded, whatever came of
+// that.
+func (r *reloader) watched() (sources, fingerprint) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s = sourcesOf(r.file, r.current.cfg)
-	if r.last.err != nil {
-		s = s.and(r.tried)
-	}
-	return s, r.print
+	return r.watch, r.print
 }

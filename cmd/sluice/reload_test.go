@@ -379,6 +379,28 @@ func TestMendedFilesAreNoticed(t *testing.T) {
 	}
 }
 
+// A file that is checked and not reloaded, when it is missing, is named, and noticed when it is there again. A
+// list of workers is none of these: it is followed by itself, and a fault in it keeps nothing from being
+// loaded.
+func TestReloadWithOtherFilesBroken(t *testing.T) {
+	r := startReloading(t, func(dir string) {
+		editConfig(dir, "reload: { poll: 1h }\n")
+		edit(t, filepath.Join(dir, "sluice.yaml"), "  - name: restricted\n", "  - name: restricted\n    apiKeyFile: keys/worker.key\n    workersFrom: { file: more.yaml }\n")
+		write(t, dir, map[string]string{"keys/worker.key": "sesame\n", "more.yaml": "[]\n"})
+	})
+	write(t, r.d.dir, map[string]string{"more.yaml": "- { name: x, url: nowhere }\n"})
+	r.policy("quota.yaml", quota(9, "one"))
+	soon(t, "a reload beside a broken list", stackPatience, func() bool { return r.status().Generation == 2 })
+	rename(t, filepath.Join(r.d.dir, "keys/worker.key"), filepath.Join(r.d.dir, "keys/moved.key"))
+	r.policy("quota.yaml", quota(9, "two"))
+	soon(t, "the refusal", stackPatience, func() bool { return r.a.reloads.failing() })
+	if errs := strings.Join(r.status().Last.Errors, "\n"); !strings.Contains(errs, "apiKeyFile: cannot read the file") {
+		t.Errorf("got %s", errs)
+	}
+	rename(t, filepath.Join(r.d.dir, "keys/moved.key"), filepath.Join(r.d.dir, "keys/worker.key"))
+	soon(t, "the reload", stackPatience, func() bool { return r.status().Generation == 3 })
+}
+
 // Limits keep what they have counted, whatever else changes: neither a reload nor a higher number fills a
 // bucket.
 func TestReloadKeepsLimits(t *testing.T) {

@@ -56,6 +56,17 @@ func sourcesOf(configFile string, cfg *Config) sources {
 	return s.and(sources{})
 }
 
+// filesOf returns every file that a configuration names but those that change by themselves: all are
+// checked whenever it is loaded.
+func filesOf(cfg *Config) (s sources) {
+	for _, p := range cfg.paths() {
+		if *p.value != "" && !p.isDir && !strings.HasSuffix(p.key, ".workersFrom.file") {
+			s.files = append(s.files, *p.value)
+		}
+	}
+	return s
+}
+
 // and returns what is in either of the two, each once and in order.
 func (s sources) and(more sources) sources {
 	union := func(a, b []string) []string { return slices.Compact(slices.Sorted(slices.Values(slices.Concat(a, b)))) }
