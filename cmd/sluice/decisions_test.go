@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -62,9 +63,7 @@ func TestDecisionLog(t *testing.T) {
 		t.Helper()
 		body := user("tell me of rivers")
 		body["user"] = "ada@example.com"
-		for k, v := range more {
-			body[k] = v
-		}
+		maps.Copy(body, more)
 		got, err := r.tour.ask(t.Context(), tenant, body)
 		if err != nil {
 			t.Fatal(err)

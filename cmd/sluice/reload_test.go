@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,7 +14,9 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
 )
@@ -519,7 +522,7 @@ func TestReloadCallsAreShared(t *testing.T) {
 	}
 	ended := &reloader{asked: make(chan *reloadCall), ended: make(chan struct{})}
 	close(ended.ended)
-	if _, err := ended.Reload(context.Background(), causeAdmin); err != errNotRunning {
+	if _, err := ended.Reload(context.Background(), causeAdmin); !errors.Is(err, errNotRunning) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -557,5 +560,43 @@ func TestReloadIsGuarded(t *testing.T) {
 	}
 	if good, failed := r.a.reloads.counts(); good != 1 || failed != 0 {
 		t.Errorf("%d and %d reloads, want one", good, failed)
+	}
+}
+
+// `serve` reloads at SIGHUP, from the file that it was started with, and drains at SIGTERM.
+func TestServeReloadsAtHangup(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("testdata/script/files")); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "sluice.yaml")
+	edit(t, file, ", tokenizer: tokenizer", "")
+	edit(t, file, "0.0.0.0:8080", "127.0.0.1:0")
+	edit(t, file, "listen:\n", "listen:\n  admin: { address: \"127.0.0.1:0\" }\n")
+	editConfig(dir, "reload: { watch: false }\ndrain: { delay: 0s, deadline: 1s }\nlog: { format: text }\n")
+	var log syncBuffer
+	ended := make(chan int, 1)
+	go func() {
+		ended <- execute(t.Context(), time.Now, []string{"serve", "-c", file}, strings.NewReader(""), io.Discard, &log)
+	}()
+	soon(t, "the gateway to serve", stackPatience, func() bool { return strings.Contains(log.String(), "msg=serving") })
+	edit(t, file, "drain: { delay: 0s, deadline: 1s }", "drain: { delay: 0s, deadline: 2s }")
+	hangUp := func() {
+		t.Helper()
+		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hangUp()
+	soon(t, "the refusal", stackPatience, func() bool { return strings.Contains(log.String(), "drain.deadline: differs") })
+	edit(t, file, "drain: { delay: 0s, deadline: 2s }", "drain: { delay: 0s, deadline: 1s }")
+	edit(t, file, "policy: { dir: policies }", "policy: { dir: policies, defaultMaxTokens: 77 }")
+	hangUp()
+	soon(t, "the reload", stackPatience, func() bool { return strings.Contains(log.String(), "msg=reloaded cause=SIGHUP generation=2") })
+	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := <-ended; code != exitOK {
+		t.Errorf("exit code %d:\n%s", code, log.String())
 	}
 }
