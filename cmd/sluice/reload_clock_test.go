@@ -128,7 +128,7 @@ prices:
 		}
 		want("at first", "20")
 		at := func(n int) time.Duration {
-			return start.Truncate(24*time.Hour).AddDate(0, 0, n).Sub(time.Now())
+			return time.Until(start.Truncate(24 * time.Hour).AddDate(0, 0, n))
 		}
 		time.Sleep(at(2) - time.Millisecond)
 		want("just before", "20")
