@@ -60,7 +60,7 @@ func hasHeading(t *testing.T, root fs.FS, file, anchor string) bool {
 		t.Fatal(err)
 	}
 	drop := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
-	for _, line := range strings.Split(string(text), "\n") {
+	for line := range strings.SplitSeq(string(text), "\n") {
 		title, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " ")
 		if !ok || !strings.HasPrefix(line, "#") {
 			continue
