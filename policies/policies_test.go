@@ -13,12 +13,18 @@ import (
 	"github.com/sluicegate/sluice/policy/policytest"
 )
 
-// config is a gateway that the whole library fits: the pools, models, prices
-// and claims that its policies and bindings name.
+// config is a gateway that the whole library fits: the tenants, pools, models,
+// prices and claims that its policies and bindings name.
 func config() policy.Config {
 	models := []string{"qwen3-8b", "qwen3-32b"}
 	price := policy.Price{Input: 200_000, CachedInput: 20_000, Output: 600_000}
 	return policy.Config{
+		Tenants: []policy.TenantInfo{
+			{ID: "acme", Team: "search", Tier: "gold", Labels: map[string]string{"data-residency": "any", "scan": "required", "tools": "allowed"}},
+			{ID: "nightly", Team: "records", Tier: "silver", Labels: map[string]string{"workload": "batch"}},
+			{ID: "crawler", Team: "campus", Tier: "bronze", Labels: map[string]string{"workload": "trickle"}},
+			{ID: "break-glass", Tier: "gold"},
+		},
 		Claims: map[string]string{"incident": "string"},
 		Pools: []policy.Pool{
 			{Name: "general", Models: models, Labels: map[string]string{"zone": "eu"}},
@@ -110,6 +116,7 @@ func TestLoadsAsOneSet(t *testing.T) {
 func checkWarnings(t *testing.T, set *policy.Set) {
 	t.Helper()
 	meant := map[policy.WarningKind][]string{
+		// A parameter of one binding switches a rule off that another one has.
 		policy.WarnDecided:  {"restricted-data", "office-hours-batch"},
 		policy.WarnRaise:    {"qos-tiers"},
 		policy.WarnOverride: {"break-glass"},

@@ -165,10 +165,10 @@ func TestUnknownWords(t *testing.T) {
 	}
 	spec := "\n  params: { schema: { models: { type: list, items: string, default: [m, bgi] }, byTier: { type: map, values: int, required: true } } }\n  validations: [{ name: v, expression: \"request.model in params.models && params.byTier[tenant.tier] > 0 && tenant.tier in params.byTier\" }]"
 	got = warningsOf(t, cfg, boundText(spec, "params: { models: [m, mm, bog], byTier: { sliver: 1, other: 2 } }", "params: { byTier: { gold: 1 } }"), WarnUnknownWord)
-	if want := `12:49 no tenant is of the tier "sliver"; did you mean "silver"?, which tenant.tier is compared with
-12:49 the configuration has no model "bog"; did you mean "big"?, which request.model is compared with
-12:49 the configuration has no model "mm", which request.model is compared with
-17:49 the configuration has no model "bgi"; did you mean "big"?, which request.model is compared with`; got != want {
+	if want := `12:49 no tenant is of the tier "sliver"; did you mean "silver"? (tenant.tier is compared with it)
+12:49 the configuration has no model "bog"; did you mean "big"? (request.model is compared with it)
+12:49 the configuration has no model "mm" (request.model is compared with it)
+17:49 the configuration has no model "bgi"; did you mean "big"? (request.model is compared with it)`; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }

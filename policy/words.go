@@ -100,7 +100,7 @@ func (b *builder) reviewParamWords(name, param string, v vocabulary, bindings []
 			if text := v.problem(w); text != "" {
 				at := bd.doc.params.placeOr(bd.doc.at)
 				at.Path += "." + strings.TrimPrefix(param, "params.")
-				b.warn(WarnUnknownWord, at, "%s, which %s is compared with", text, name)
+				b.warn(WarnUnknownWord, at, "%s (%s is compared with it)", text, name)
 			}
 		}
 	}
