@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -191,7 +190,7 @@ func (f *replayFlags) text(out io.Writer, r *replay.Report) error {
 			fmt.Fprintf(table, "\n%s\n", what)
 			fmt.Fprintln(table, "  count\ttenant\trule\tfrom\tto\texample")
 		}
-		fmt.Fprintf(table, "  %d\t%s\t%s\t%s\t%s\t%s\n", c.Count, cell(c.Tenant), cell(c.Rule), c.From, c.To, cell(c.Example))
+		fmt.Fprintf(table, "  %d\t%s\t%s\t%s\t%s\t%s\n", c.Count, cell(c.Tenant), cell(c.Rule), cell(c.From), cell(c.To), cell(c.Example))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -203,13 +202,10 @@ func (f *replayFlags) text(out io.Writer, r *replay.Report) error {
 	return err
 }
 
-// cell shows that a column has nothing, and what of it could disturb a terminal as question marks.
+// cell is a text as a table may show it: without what could disturb a terminal, as a log may hold anything.
 func cell(s string) string {
 	if s == "" {
 		return "-"
 	}
-	if i := slices.IndexFunc([]rune(s), func(r rune) bool { return r < ' ' }); i >= 0 {
-		s = shown([]rune(strings.ReplaceAll(s, "\t", " ")))
-	}
-	return s
+	return shown([]rune(strings.ReplaceAll(s, "\t", " ")))
 }

@@ -24,7 +24,7 @@ func testConfig() policy.Config {
 	}
 }
 
-func set(t *testing.T, cfg policy.Config, specs ...string) *policy.Set {
+func set(t testing.TB, cfg policy.Config, specs ...string) *policy.Set {
 	t.Helper()
 	files := fstest.MapFS{}
 	for i, spec := range specs {
@@ -56,7 +56,7 @@ func (lazy) Content(context.Context) (policy.Content, error) {
 }
 
 // logOf decides the requests by a set and writes the log that a gateway would.
-func logOf(t *testing.T, s *policy.Set, requests ...request) string {
+func logOf(t testing.TB, s *policy.Set, requests ...request) string {
 	t.Helper()
 	var out strings.Builder
 	for i, q := range requests {
@@ -311,6 +311,23 @@ func TestManyChangesAreBounded(t *testing.T) {
 	}
 	if len(tally.byKey) != maxChanges+1 || total != maxChanges+50 {
 		t.Errorf("%d kinds, %d changes", len(tally.byKey), total)
+	}
+}
+
+// BenchmarkRun judges a log of 1,000 decisions by two sets.
+func BenchmarkRun(b *testing.B) {
+	s := set(b, testConfig(), fewChoices, route, limited)
+	requests := make([]request, 1000)
+	for i := range requests {
+		requests[i] = request{tenant: fmt.Sprint("t", i%10), n: int64(i % 5)}
+	}
+	log := logOf(b, s, requests...)
+	candidate := set(b, testConfig(), strings.Replace(fewChoices, "< 3", "< 4", 1), route, limited)
+	b.SetBytes(int64(len(log)))
+	for b.Loop() {
+		if _, err := Run(b.Context(), []Log{text("log", log)}, s, candidate, Options{}); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 
