@@ -52,10 +52,13 @@ func ReadRecord(line []byte) (*Record, error) {
 	}
 	r.given = map[string]bool{}
 	if in := shape.Input; in != nil {
-		r.given["now"] = len(in.Now) > 0
+		given := func(name string, value json.RawMessage) {
+			r.given[name] = len(value) > 0 && string(value) != "null" // null is a value of nothing that must have one
+		}
+		given("now", in.Now)
 		for space, fields := range map[string]map[string]json.RawMessage{"request": in.Request, "principal": in.Principal, "tenant": in.Tenant, "content": in.Content} {
-			for name := range fields {
-				r.given[space+"."+name] = true
+			for name, value := range fields {
+				given(space+"."+name, value)
 			}
 		}
 	}

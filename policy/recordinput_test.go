@@ -112,6 +112,7 @@ func TestRecordLacks(t *testing.T) {
 	masked = strings.Replace(string(edited(`"n":1,`, `"n":null,`)), `"duration_us"`, `"masked":["/input/request/n","/input/principal/claims","/cost"],"cost":"***","duration_us"`, 1)
 	f("masked numbers and maps", []byte(masked),
 		"request.n", "principal.claims.admin", "principal.claims.clearance", "principal.claims.dept", "principal.claims.regions", "principal.claims.score")
+	f("null without a word", edited(`"n":1,`, `"n":null,`), "request.n")
 	f("masked list", edited(`"duration_us"`, `"masked":["/input/request/tool_names/0"],"duration_us"`), "request.tool_names")
 	f("all of the tenant", edited(`"duration_us"`, `"erased":["/input/tenant"],"duration_us"`), "tenant.id", "tenant.labels", "tenant.team", "tenant.tier")
 }

@@ -99,6 +99,8 @@ func (c *comparison) undecided() {
 // verdict reports a request that is refused on one side alone.
 func (c *comparison) verdict() {
 	switch {
+	case c.run.options.Apart && (c.from.configured || c.to.configured):
+		c.add(Indeterminate, cmp.Or(c.to.rule, c.from.rule), c.from.verdict(), c.to.verdict()+", which hangs on the configuration")
 	case c.from.allow:
 		c.add(AllowToDeny, c.to.rule, c.from.verdict(), c.to.denial())
 	case c.from.counters && c.to.asks(c.from.rule):

@@ -12,6 +12,9 @@ type outcome struct {
 	status int
 	reason string
 	rule   string
+	// configured: the refusal hangs on pools, prices or defaults of the gateway's
+	// configuration.
+	configured bool
 	// counters: a counter refused, which is not replayed. Of the log only.
 	counters bool
 	// refusedByCounter is the limit whose counter refused the request that the
@@ -45,7 +48,7 @@ var counterReasons = []policy.Reason{policy.RateLimited, policy.BudgetExhausted,
 func recorded(r *policy.Record) outcome {
 	o := outcome{
 		allow: r.Verdict == "allow", status: r.Status, reason: string(r.Reason), rule: r.Rule,
-		counters: slices.Contains(counterReasons, r.Reason),
+		counters: slices.Contains(counterReasons, r.Reason), configured: r.Reason == policy.NoPermittedPool || r.Reason == policy.ExceedsLimit,
 		pools:    r.Effective.Pools, class: r.Effective.QoSClass, maxTokens: r.Effective.MaxTokens, n: r.Effective.N,
 		isolation: r.Effective.CacheIsolation, labels: r.Effective.Labels, limits: map[limitName]int64{},
 	}
@@ -81,6 +84,7 @@ func outcomeOf(d *policy.Decision) outcome {
 			// It denies whatever the others would have said.
 			o.verdictUnknown = false
 			o.reason, o.rule, o.status = string(r.Reason), r.Rule, 0
+			o.configured = r.Reason == policy.NoPermittedPool || r.Kind == policy.LimitRule
 			if r.Rule == d.Rule && r.Reason == d.Reason {
 				o.status = d.Status
 			}

@@ -270,6 +270,26 @@ func TestApart(t *testing.T) {
 	}
 }
 
+// TestApartNeverGuesses: what pools, prices and defaults decide is not known
+// without the configuration.
+func TestApartNeverGuesses(t *testing.T) {
+	apart := policy.Config{AnyNames: true, AllowEmpty: true}
+	f := func(before, after, want string) {
+		t.Helper()
+		log := logOf(t, set(t, testConfig(), before), request{tenant: "t1"})
+		r := replay(t, log, nil, set(t, apart, after), Options{Apart: true})
+		if got := summary(r); got != want || r.Undecided != len(r.Changes) {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	none := "\n  effects: [{ name: e, route: { denyPools: [a, b] } }]"
+	f(none, none, "t1 indeterminate p0/e: NoPermittedPool by p0/e -> allow, which hangs on the configuration x1 (id-1)")
+	f("\n  validations: [{ name: v, expression: \"true\" }]", "\n  limits: [{ name: l, unit: cost, window: 1m, limit: 5, key: [] }]",
+		"t1 indeterminate p0/l: allow -> PolicyError by p0/l, which hangs on the configuration x1 (id-1)")
+	f("\n  limits: [{ name: l, unit: output_tokens, window: 1m, limit: 5, key: [] }]", "\n  validations: [{ name: v, expression: \"true\" }]",
+		"t1 indeterminate p0/l: ExceedsLimit by p0/l -> allow, which hangs on the configuration x1 (id-1)")
+}
+
 // TestBrokenLogs: lines that are no records are counted and named, without what
 // they hold; a line that was cut off is told from them.
 func TestBrokenLogs(t *testing.T) {
