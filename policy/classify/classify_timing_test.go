@@ -36,6 +36,12 @@ func timedBodies(tb testing.TB) map[string][]byte {
 	chinese := fill(func() string {
 		return m.pick("网关接收请求，", "然后按策略选择工作节点。", "缓存的前缀越长，", "第一个词元来得越快。")
 	})
+	chat := fill(func() string {
+		return m.pick("Das wäre schön… ", "🙂 Voilà, c’est ça\u00a0! ", "“Quoted” — so it goes. ", "Ну и хорошо. ")
+	})
+	hindi := fill(func() string {
+		return m.pick("नमस्ते दुनिया, ", "यह एक परीक्षण है। ")
+	})
 	var messages []any
 	for n := 0; n < size; n += 2048 {
 		messages = append(messages, map[string]any{"role": m.pick("user", "assistant"), "content": prose[n : n+2048]})
@@ -51,6 +57,8 @@ func timedBodies(tb testing.TB) map[string][]byte {
 		"numbers":     []byte(message(numbers)),
 		"identifiers": []byte(message(identifiers)),
 		"chinese":     []byte(message(chinese)),
+		"chat":        []byte(message(chat)),
+		"hindi":       []byte(message(hindi)),
 		"json":        []byte(message(string(many))),
 		"image":       []byte(`{"messages":[{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,` + m.from(digitChars+lowerChars, size) + `"}}]}]}`),
 	}
@@ -64,7 +72,7 @@ func BenchmarkScan(b *testing.B) {
 	bodies := timedBodies(b)
 	c := mustNew(b, each())
 	expressions := regexp.MustCompile(`\b(?:\d[ -]?){13,19}\b|\b[A-Z]{2}\d{2}[A-Z0-9 ]{11,30}\b|\b\d{3}-\d{2}-\d{4}\b|[\w.+-]+@[\w-]+\.[\w.]+|\+\d[\d ()-]{6,20}|-----BEGIN [A-Z ]*PRIVATE KEY|\b(?:AKIA|ghp_|sk-)\w{16,}`)
-	for _, kind := range []string{"prose", "messages", "code", "numbers", "identifiers", "chinese", "json", "image"} {
+	for _, kind := range []string{"prose", "messages", "code", "numbers", "identifiers", "chinese", "chat", "hindi", "json", "image"} {
 		body := bodies[kind]
 		run := func(name string, f func()) {
 			b.Run(kind+"/"+name, func(b *testing.B) { timed(b, len(body), f) })

@@ -48,19 +48,25 @@ func appendVisible(dst, t []byte) (out []byte, normal bool) {
 			i++
 			continue
 		}
-		r, n := utf8.DecodeRune(t[i:])
-		if plain(r) && r != utf8.RuneError {
+		if i+2 < len(t) && plainThree(t[i], t[i+1], t[i+2]) {
+			i += 3
+			continue
+		}
+		if n := plainLength(t[i:]); n > 0 {
 			i += n
 			continue
 		}
+		r, n := utf8.DecodeRune(t[i:])
 		to := visible(r)
-		normal = normal && (to < utf8.RuneSelf || plain(to))
-		if to == r && r != utf8.RuneError {
+		normal = normal && (to < utf8.RuneSelf || plain(to) || r == ellipsis)
+		if to == r && r != utf8.RuneError && r != ellipsis {
 			i += n
 			continue
 		}
 		dst = append(dst, t[start:i]...)
-		if to >= 0 {
+		if r == ellipsis {
+			dst = append(dst, "..."...)
+		} else if to >= 0 {
 			dst = utf8.AppendRune(dst, to)
 		}
 		i += n
@@ -69,18 +75,51 @@ func appendVisible(dst, t []byte) (out []byte, normal bool) {
 	return append(dst, t[start:]...), normal
 }
 
+// plainLength is the length of the plain rune at the start of t, which isn't
+// ASCII; 0 if it is another or no rune. Nearly all non-ASCII text is such runes of
+// two or three bytes, and this is several times faster than decoding any rune.
+func plainLength(t []byte) int {
+	switch c := t[0]; {
+	case c >= 0xe0 && c < 0xf0:
+		if len(t) > 2 && plainThree(c, t[1], t[2]) {
+			return 3
+		}
+	case c >= 0xc2 && c < 0xe0:
+		if len(t) > 1 && t[1]&0xc0 == 0x80 && plain(rune(c&0x1f)<<6|rune(t[1]&0x3f)) {
+			return 2
+		}
+	case c >= 0xf0:
+		if r, n := utf8.DecodeRune(t); n == 4 && plain(r) {
+			return n
+		}
+	}
+	return 0
+}
+
+// plainThree reports whether three bytes are a plain rune. The first two are the
+// index of its word in plainBits, the third is its bit. A rune that needs but two
+// bytes is no UTF-8 in three, and no half of a surrogate pair is plain.
+func plainThree(a, b, c byte) bool {
+	return a&0xf0 == 0xe0 && b&0xc0 == 0x80 && c&0xc0 == 0x80 &&
+		plainBits[int(a&0x0f)<<6|int(b&0x3f)]>>(c&0x3f)&1 != 0 && (a != 0xe0 || b >= 0xa0)
+}
+
 // plainRanges are runes that are in NFKC beside any others of them, which
 // detectors take as they are: most letters of most scripts. The test holds the
 // list against package norm.
 var plainRanges = [...][2]rune{
-	{0xa1, 0xa7}, {0xab, 0xac}, {0xb0, 0xb1}, {0xb6, 0xb7}, {0xbf, 0x131}, {0x134, 0x13e}, {0x141, 0x148}, {0x14a, 0x17e},
-	{0x391, 0x3a1}, {0x3a3, 0x3ce}, {0x400, 0x482}, {0x48a, 0x52f}, {0x5d0, 0x5ea}, {0x620, 0x64a}, {0x904, 0x939},
-	{0x2018, 0x2019}, {0x201c, 0x201d}, {0x2020, 0x2022}, {0x3001, 0x3029}, {0x3041, 0x3096}, {0x30a1, 0x30fc},
-	{0x3400, 0x4dbf}, {0x4e00, 0x9fff}, {0xac00, 0xd7a3}, {utf8.RuneError, utf8.RuneError},
+	{0xa1, 0xa7}, {0xab, 0xac}, {0xb0, 0xb1}, {0xb6, 0xb7}, {0xbf, 0x131}, {0x134, 0x13e}, {0x141, 0x148}, {0x14a, 0x17e}, {0x218, 0x21b},
+	{0x391, 0x3a1}, {0x3a3, 0x3ce}, {0x400, 0x482}, {0x48a, 0x52f}, {0x5d0, 0x5ea}, {0x620, 0x64a}, {0x904, 0x939}, {0x1e00, 0x1e99}, {0x1e9e, 0x1eff},
+	{0x2018, 0x2019}, {0x201c, 0x201d}, {0x2020, 0x2022}, {0x20a9, 0x20bf}, {0x2190, 0x2199}, {0x2500, 0x26ff}, {0x2701, 0x27bf},
+	{0x3001, 0x3029}, {0x3041, 0x3096}, {0x30a1, 0x30fc}, {0x3400, 0x4dbf}, {0x4e00, 0x9fff}, {0xac00, 0xd7a3}, {0xfffd, 0xfffd},
+	{0x1f300, 0x1faff},
 }
 
+// plainEnd is beyond the last of them.
+const plainEnd = 0x1fb00
+
 // plainBits are plainRanges as a set.
-var plainBits = func() (bits [0x10000 / 64]uint64) {
+var plainBits = func() (bits [plainEnd / 64]uint64) {
 	for _, r := range plainRanges {
 		for c := r[0]; c <= r[1]; c++ {
 			bits[c/64] |= 1 << (c % 64)
@@ -89,13 +128,19 @@ var plainBits = func() (bits [0x10000 / 64]uint64) {
 	return bits
 }()
 
-func plain(r rune) bool { return r < 0x10000 && plainBits[r/64]>>(r%64)&1 != 0 }
+func plain(r rune) bool { return r < plainEnd && plainBits[r/64]>>(r%64)&1 != 0 }
+
+// ellipsis is common in text and three full stops in NFKC.
+const ellipsis = '…'
 
 // visible maps a rune beyond ASCII; below 0 it is dropped.
 func visible(r rune) rune {
 	switch {
 	case r < 0x034f:
-		if r == 0xad { // soft hyphen
+		switch r {
+		case 0xa0: // no-break space
+			return ' '
+		case 0xad: // soft hyphen
 			return -1
 		}
 		return r

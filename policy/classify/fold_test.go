@@ -23,12 +23,37 @@ func TestPlainRunes(t *testing.T) {
 		if !norm.NFKC.IsNormalString(text) || !p.BoundaryBefore() || p.CCC() != 0 {
 			t.Errorf("%U is not in NFKC beside every other", r)
 		}
+		if r >= utf8.RuneSelf && plainLength([]byte(text)) != len(text) {
+			t.Errorf("%U is plain, but not found to be", r)
+		}
 		if got := visible(r); got != r {
 			t.Errorf("%U is plain, but maps to %U", r, got)
 		}
 	}
 	if n < 39_000 {
 		t.Errorf("%d runes are plain", n)
+	}
+}
+
+// TestPlainLength compares the fast decoder with package utf8 on all beginnings of
+// three bytes.
+func TestPlainLength(t *testing.T) {
+	for lead := 0x80; lead < 256; lead++ {
+		for second := range 256 {
+			for _, third := range []byte{0, 0x7f, 0x80, 0x8f, 0x90, 0xa0, 0xbf, 0xc0, 0xff} {
+				text := []byte{byte(lead), byte(second), third}
+				r, n := utf8.DecodeRune(text)
+				want := 0
+				if n > 1 && plain(r) {
+					want = n
+				}
+				for cut := 1; cut <= 3; cut++ {
+					if got := plainLength(text[:cut]); got != want && (cut == 3 || got > cut) {
+						t.Fatalf("% x has a plain rune of %d bytes, want %d", text[:cut], got, want)
+					}
+				}
+			}
+		}
 	}
 }
 
@@ -47,7 +72,7 @@ func TestFold(t *testing.T) {
 			if r >= utf8.RuneSelf {
 				to = visible(r)
 			}
-			if to >= 0 {
+			if to >= 0 { // the ellipsis is left to NFKC here
 				seen = utf8.AppendRune(seen, to)
 			}
 		}

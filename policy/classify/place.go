@@ -79,7 +79,12 @@ func fieldOf(key []byte) field {
 		"max_output_tokens", "temperature", "top_p", "top_k", "n", "stop", "seed", "user", "metadata", "output",
 		"properties", "required", "enum", "items", "reasoning", "reasoning_content", "thinking", "signature",
 		"summary", "refusal", "response_format", "detail", "format", "filename", "media_type", "title",
-		"cache_control", "documents", "suffix", "query":
+		"cache_control", "documents", "suffix", "query", "modalities", "logprobs", "top_logprobs", "logit_bias", "presence_penalty",
+		"frequency_penalty", "repetition_penalty", "min_p", "parallel_tool_calls", "service_tier", "store", "include", "truncation",
+		"background", "stop_sequences", "best_of", "echo", "chat_template_kwargs", "add_generation_prompt", "continue_final_message",
+		"cache_salt", "priority", "session_id", "min_tokens", "ignore_eos", "skip_special_tokens", "budget_tokens", "effort",
+		"reasoning_effort", "function_call", "index", "object", "created", "strict", "additionalProperties", "anyOf", "oneOf", "allOf",
+		"default", "const", "status", "is_error", "include_usage":
 		return plainField
 	}
 	return unknownField
