@@ -36,7 +36,7 @@ const (
 // scan is the state of one scan. It is reused: begin sets everything.
 type scan struct {
 	c        *Classifier
-	ctx      context.Context //nolint:containedctx // lives for one call of Scan
+	ctx      context.Context // of one call of Scan
 	req      *Request
 	deadline time.Time
 

@@ -7,7 +7,7 @@ import (
 
 // Stats are counters since New. Maps hold only what has been counted.
 type Stats struct {
-	// Scans counts bodies by scan_status.
+	// Scans counts calls of Scan by scan_status, also of requests without a body.
 	Scans map[string]uint64
 	// Bytes is the text scanned, after unescaping.
 	Bytes uint64
