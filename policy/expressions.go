@@ -128,6 +128,10 @@ func observeExpressions(o Observer) func(*activation, *expression, ref.Val, uint
 	if !ok {
 		return nil
 	}
+	operands := func(*activation, *expression) {}
+	if with, ok := o.(OperandObserver); ok {
+		operands = observeOperands(with)
+	}
 	return func(a *activation, x *expression, v ref.Val, _ uint64, err error) {
 		e := Evaluated{At: x.at, Binding: a.b.name, Mode: a.b.mode, Err: err}
 		switch v := v.(type) {
@@ -137,6 +141,7 @@ func observeExpressions(o Observer) func(*activation, *expression, ref.Val, uint
 			e.True = v.HasValue()
 		}
 		to.Evaluated(e)
+		operands(a, x)
 	}
 }
 

@@ -31,9 +31,9 @@ func newPolicyCommand(now func() time.Time) *cobra.Command {
 
 // policyTestFlags are what `policy test` was asked for.
 type policyTestFlags struct {
-	run, format       string
-	coverage, verbose bool
-	minCoverage       float64
+	run, format, coverage string
+	verbose               bool
+	minCoverage           float64
 }
 
 func newPolicyTestCommand() *cobra.Command {
@@ -65,7 +65,8 @@ func newPolicyTestCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.run, "run", "", "only tests whose suite/test matches this regular expression")
-	flags.BoolVar(&f.coverage, "coverage", false, "list the outcomes of rules that no test has seen")
+	flags.StringVar(&f.coverage, "coverage", "", "list the outcomes that no test has seen: of expressions, or with =operands also of what && || ?: join")
+	flags.Lookup("coverage").NoOptDefVal = "expressions"
 	flags.Float64Var(&f.minCoverage, "min-coverage", 0, "fail below this share of outcomes seen, in per cent")
 	flags.BoolVarP(&f.verbose, "verbose", "v", false, "list tests that pass, too")
 	flags.StringVar(&f.format, "format", "text", "text or junit")
@@ -80,6 +81,10 @@ func (f *policyTestFlags) options() (policytest.Options, error) {
 	if !(f.minCoverage >= 0 && f.minCoverage <= 100) {
 		return opts, &usageError{fmt.Sprintf("--min-coverage is %g, should be between 0 and 100", f.minCoverage)}
 	}
+	if f.coverage != "" && f.coverage != "expressions" && f.coverage != "operands" {
+		return opts, &usageError{fmt.Sprintf("--coverage=%q is not known, should be expressions or operands", clip(f.coverage))}
+	}
+	opts.Operands = f.coverage == "operands"
 	if f.run == "" {
 		return opts, nil
 	}
@@ -187,15 +192,19 @@ func (r *policyReport) text(failed int) {
 		fmt.Fprintf(r.out, "warning: %s (%s)\n", inFolder(r.root, w.Error).Error(), w.Kind)
 	}
 	fmt.Fprintf(r.out, "%s, %d failed\n", count(len(r.result.Tests), "test"), failed)
-	if !r.coverage && r.minCoverage == 0 {
+	if r.coverage == "" && r.minCoverage == 0 {
 		return
 	}
 	c := r.result.Coverage
 	missing := c.Missing()
 	fmt.Fprintf(r.out, "coverage %.1f %% (%d of %d outcomes)\n", c.Percent(), len(c.Items)-len(missing), len(c.Items))
-	if r.coverage {
+	if r.coverage != "" {
 		for _, m := range missing {
-			fmt.Fprintf(r.out, "  %s: %s %s never %s\n", r.place(m.At), m.Kind, strings.TrimSpace(m.Rule+" "+m.Field), m.Outcome)
+			what := strings.TrimSpace(m.Rule + " " + m.Field)
+			if m.Operand != "" {
+				what += ": " + m.Operand
+			}
+			fmt.Fprintf(r.out, "  %s: %s %s never %s\n", r.place(m.At), m.Kind, what, m.Outcome)
 		}
 	}
 	if c.Percent() < r.minCoverage {

@@ -20,14 +20,16 @@ type Coverage struct {
 //   - of an effect: fired and, with a condition, unfired;
 //   - of a limit: reserved, denied and, with a condition, unfired;
 //   - of an annotation with an optional value: given and none;
-//   - of any other expression: evaluated.
+//   - of any other expression: evaluated;
+//   - of an operand of && || ?:, if those are asked for: true and false.
 //
 // Field names the expression inside its rule where that is not the rule's own
-// condition.
+// condition, and Operand is the text of an operand.
 type CoverageItem struct {
 	Rule    string
 	Kind    policy.RuleKind
 	Field   string
+	Operand string
 	Outcome string
 	At      policy.Error
 	Seen    bool
@@ -56,6 +58,8 @@ type coverageKey struct {
 	file, rule  string
 	kind        policy.RuleKind
 	field, what string
+	// line and col tell operands apart.
+	line, col int
 }
 
 func newCoverage() *coverage { return &coverage{items: map[coverageKey]*CoverageItem{}} }
@@ -64,6 +68,7 @@ func newCoverage() *coverage { return &coverage{items: map[coverageKey]*Coverage
 type subject struct {
 	rules       []policy.RuleInfo
 	expressions []policy.ExpressionInfo
+	operands    []policy.OperandInfo // none unless they are asked for
 	// byPlace finds an expression by where it stands.
 	byPlace map[policy.Error]policy.ExpressionInfo
 	// file of a rule.
@@ -72,7 +77,7 @@ type subject struct {
 
 func newSubject(set *policy.Set) *subject {
 	s := &subject{
-		rules: set.Rules(), expressions: set.Expressions(),
+		rules: set.Rules(), expressions: set.Expressions(), operands: set.Operands(),
 		byPlace: map[policy.Error]policy.ExpressionInfo{}, file: map[string]string{},
 	}
 	for _, r := range s.rules {
@@ -82,6 +87,12 @@ func newSubject(set *policy.Set) *subject {
 		s.byPlace[x.At] = x
 	}
 	return s
+}
+
+// operandKey is the key of an operand's outcome: its place and path say what it
+// is.
+func operandKey(at policy.Error, outcome string) coverageKey {
+	return coverageKey{file: at.File, field: at.Path, line: at.Line, col: at.Col, what: outcome}
 }
 
 // outcomesOf lists the outcomes of a rule as a whole.
@@ -124,12 +135,17 @@ func (c *coverage) add(s *subject) {
 	}
 	for _, r := range s.rules {
 		for _, o := range outcomesOf(r) {
-			item(coverageKey{r.At.File, r.Rule, r.Kind, "", o}, CoverageItem{Rule: r.Rule, Kind: r.Kind, Outcome: o, At: r.At})
+			item(coverageKey{file: r.At.File, rule: r.Rule, kind: r.Kind, what: o}, CoverageItem{Rule: r.Rule, Kind: r.Kind, Outcome: o, At: r.At})
 		}
 	}
 	for _, x := range s.expressions {
 		for _, o := range outcomesOfExpression(x) {
-			item(coverageKey{x.At.File, x.Rule, x.Kind, x.Field, o}, CoverageItem{Rule: x.Rule, Kind: x.Kind, Field: x.Field, Outcome: o, At: x.At})
+			item(coverageKey{file: x.At.File, rule: x.Rule, kind: x.Kind, field: x.Field, what: o}, CoverageItem{Rule: x.Rule, Kind: x.Kind, Field: x.Field, Outcome: o, At: x.At})
+		}
+	}
+	for _, x := range s.operands {
+		for _, o := range []string{"true", "false"} {
+			item(operandKey(x.At, o), CoverageItem{Rule: x.Rule, Kind: x.Kind, Field: x.Field, Operand: x.Text, Outcome: o, At: x.At})
 		}
 	}
 }
@@ -137,7 +153,12 @@ func (c *coverage) add(s *subject) {
 // see marks what one execution has shown.
 func (c *coverage) see(s *subject, run *execution) {
 	mark := func(file, rule string, kind policy.RuleKind, field, outcome string) {
-		if item := c.items[coverageKey{file, rule, kind, field, outcome}]; item != nil {
+		if item := c.items[coverageKey{file: file, rule: rule, kind: kind, field: field, what: outcome}]; item != nil {
+			item.Seen = true
+		}
+	}
+	for key := range run.observed.operands {
+		if item := c.items[key]; item != nil {
 			item.Seen = true
 		}
 	}
@@ -202,7 +223,7 @@ func (c *coverage) report() Coverage {
 	}
 	slices.SortFunc(out.Items, func(a, b CoverageItem) int {
 		return cmp.Or(cmp.Compare(a.At.File, b.At.File), cmp.Compare(a.At.Line, b.At.Line), cmp.Compare(a.At.Col, b.At.Col),
-			cmp.Compare(a.Field, b.Field), cmp.Compare(a.Outcome, b.Outcome))
+			cmp.Compare(a.Field, b.Field), cmp.Compare(a.Operand, b.Operand), cmp.Compare(a.Outcome, b.Outcome))
 	})
 	return out
 }

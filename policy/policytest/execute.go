@@ -29,7 +29,7 @@ type execution struct {
 func execute(set *policy.Set, s *policy.TestSuite, c *policy.TestCase) *execution {
 	ctx := context.Background()
 	in := Input(c.Input, s.Config.Claims)
-	run := &execution{input: in, observed: &observer{reads: map[string]bool{}}, reserved: map[string]bool{}}
+	run := &execution{input: in, observed: &observer{reads: map[string]bool{}, operands: map[coverageKey]bool{}}, reserved: map[string]bool{}}
 	in.Observer = run.observed
 	d := set.Decide(ctx, in)
 	run.d = d
@@ -113,6 +113,7 @@ type observer struct {
 	reads     map[string]bool
 	outcomes  []policy.Outcome
 	evaluated []policy.Evaluated
+	operands  map[coverageKey]bool
 }
 
 func (o *observer) Read(name string) { o.reads[name] = true }
@@ -120,6 +121,10 @@ func (o *observer) Read(name string) { o.reads[name] = true }
 func (o *observer) Outcome(x policy.Outcome) { o.outcomes = append(o.outcomes, x) }
 
 func (o *observer) Evaluated(x policy.Evaluated) { o.evaluated = append(o.evaluated, x) }
+
+func (o *observer) Operand(x policy.OperandInfo, isTrue bool) {
+	o.operands[operandKey(x.At, map[bool]string{true: "true", false: "false"}[isTrue])] = true
+}
 
 // given is a test's input by variable name.
 type given map[string]any

@@ -18,6 +18,9 @@ type Options struct {
 	// Orders is how many shuffled orders of the bindings each test is repeated
 	// in. Zero means 3.
 	Orders int
+	// Operands makes the operands of && || ?: count for coverage, each seen true
+	// and false.
+	Operands bool
 }
 
 // Result is the outcome of a run.
@@ -113,7 +116,9 @@ func (r *runner) suite(file string, s *policy.TestSuite) error {
 	for i, f := range s.Files {
 		files[i] = path.Join(path.Dir(file), f)
 	}
-	set, err := policy.LoadFiles(s.Config, r.fsys, files)
+	cfg := s.Config
+	cfg.KeepSource = r.opts.Operands
+	set, err := policy.LoadFiles(cfg, r.fsys, files)
 	if err != nil {
 		return err
 	}

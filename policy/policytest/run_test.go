@@ -2,8 +2,10 @@ package policytest
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -221,6 +223,55 @@ spec: { policyName: p, actions: [Deny] }
     - { name: c, state: { p/l: { available: 0 } }, expect: { verdict: deny } }
     - { name: d, input: { request: { stream: false } }, expect: { verdict: allow } }
 `, unused...)
+}
+
+// TestOperandCoverage: what && || ?: join counts when it is asked for, outside of
+// loops, and what was passed over has not been seen.
+func TestOperandCoverage(t *testing.T) {
+	const wide = `
+apiVersion: sluice/v1alpha1
+kind: AdmissionPolicy
+metadata: { name: p }
+spec:
+  variables: [{ name: gold, expression: "tenant.tier == 'gold' || tenant.id == 'vip'" }]
+  validations:
+    - { name: v, expression: "(variables.gold ? request.n < 9 : request.n < 3) && (true || request.stream) && request.tool_names.all(t, t != 'x' && t != 'y')" }
+---
+apiVersion: sluice/v1alpha1
+kind: AdmissionPolicyBinding
+metadata: { name: b }
+spec: { policyName: p, actions: [Deny] }
+`
+	f := func(tests string, want ...string) {
+		t.Helper()
+		files := fstest.MapFS{"p.yaml": {Data: []byte(wide)}, "t/test.yaml": {Data: []byte(suiteText(tests))}}
+		r, err := Run(files, []string{"t"}, Options{Operands: true})
+		if err != nil || !r.Passed() {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		var got []string
+		for _, m := range r.Coverage.Missing() {
+			if m.Operand != "" {
+				got = append(got, fmt.Sprintf("%d:%d %s %s", m.At.Line, m.At.Col, m.Operand, m.Outcome))
+			}
+		}
+		if strings.Join(got, "\n") != strings.Join(want, "\n") {
+			t.Errorf("missing\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		if r, err = Run(files, []string{"t"}, Options{}); err != nil || slices.ContainsFunc(r.Coverage.Items, func(i CoverageItem) bool { return i.Operand != "" }) {
+			t.Errorf("operands count unasked: %v", err)
+		}
+	}
+	const tools = "tool_names: [a]"
+	f("    - { name: a, input: { tenant: { tier: gold }, request: { "+tools+" } }, expect: { verdict: allow } }\n",
+		`6:42 tenant.tier == "gold" false`, `6:67 tenant.id == "vip" false`, `6:67 tenant.id == "vip" true`,
+		`8:32 variables.gold false`, `8:92 request.stream false`, `8:92 request.stream true`,
+		`8:111 request.tool_names.all(t, t != "x" && t != "y") false`)
+	f(`
+    - { name: a, input: { tenant: { tier: gold }, request: { tool_names: [a] } }, expect: { verdict: allow } }
+    - { name: b, input: { tenant: { tier: silver }, request: { tool_names: [x] } }, expect: { verdict: deny } }
+    - { name: c, input: { tenant: { tier: silver, id: vip }, request: { tool_names: [] } }, expect: { verdict: allow } }
+`, `8:92 request.stream false`, `8:92 request.stream true`)
 }
 
 func TestSelection(t *testing.T) {

@@ -49,7 +49,7 @@ func recorded(r *policy.Record) outcome {
 	o := outcome{
 		allow: r.Verdict == "allow", status: r.Status, reason: string(r.Reason), rule: r.Rule,
 		counters: slices.Contains(counterReasons, r.Reason), configured: r.Reason == policy.NoPermittedPool || r.Reason == policy.ExceedsLimit,
-		pools:    r.Effective.Pools, class: r.Effective.QoSClass, maxTokens: r.Effective.MaxTokens, n: r.Effective.N,
+		pools: r.Effective.Pools, class: r.Effective.QoSClass, maxTokens: r.Effective.MaxTokens, n: r.Effective.N,
 		isolation: r.Effective.CacheIsolation, labels: r.Effective.Labels, limits: map[limitName]int64{},
 	}
 	for _, e := range r.Effects {
