@@ -147,7 +147,7 @@ func TestCostOverrun(t *testing.T) {
 			t.Errorf("a rehearsal refuses: %+v %+v", d.Denials, d.Errors)
 		}
 		// Of 12 dear validations in each of a and b, 11 can be paid for.
-		warned := int64(d.Cost.ShadowUnits)
+		warned := d.Cost.ShadowUnits
 		r := d.Rehearsal()
 		r.Run(t.Context(), in.Lazy)
 		o := r.Outcome()

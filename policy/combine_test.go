@@ -242,7 +242,7 @@ func TestOrderIndependence(t *testing.T) {
 // outcomeOf judges a request to its end and returns all that is exported.
 func outcomeOf(s *Set, in *Input) string {
 	d := s.Decide(context.Background(), in)
-	s.Shadow(context.Background(), in, d)
+	shadow(context.Background(), in, d)
 	charges := d.Charges(Usage{InputTokens: 3, OutputTokens: 4, Cost: 5})
 	d.Cost.Scan, d.Cost.Tokenize, d.Cost.Duration = 0, 0, 0
 	b, err := json.Marshal([]any{d, charges})

@@ -177,7 +177,7 @@ func TestLazyVariables(t *testing.T) {
 			in := testInput()
 			in.Lazy = lazy
 			d := s.Decide(t.Context(), in)
-			s.Shadow(t.Context(), in, d)
+			shadow(t.Context(), in, d)
 			d.Charges(Usage{InputTokens: 5})
 			if lazy.scanCall != scans || lazy.tokenCalls != tokens {
 				t.Errorf("%d scans and %d counts, want %d and %d; errors %+v", lazy.scanCall, lazy.tokenCalls, scans, tokens, d.Errors)
@@ -264,7 +264,7 @@ func TestActions(t *testing.T) {
 		if d.Cost.Expressions != 0 || len(d.Fired)+len(d.WouldDeny)+len(d.Errors) != 0 {
 			t.Errorf("shadow ran before the response: %+v", d)
 		}
-		s.Shadow(t.Context(), in, d)
+		shadow(t.Context(), in, d)
 		untouched(t, d)
 		if rules(d.WouldDeny) != "p/v p/e" || rules(d.Fired) != "p/f" || len(d.Errors) != 1 || d.Errors[0].Mode != Shadow ||
 			d.ShadowAnnotations["p/k"] != "t1" || len(d.Annotations) != 0 || d.Cost.Units != 0 || d.Cost.ShadowUnits == 0 || !d.LogInFull {
@@ -339,7 +339,7 @@ func TestPanicDenies(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	d.Charges(Usage{})
-	s.Shadow(t.Context(), testInput(), d)
+	shadow(t.Context(), testInput(), d)
 }
 
 func TestWarningHeaderBounds(t *testing.T) {

@@ -74,7 +74,8 @@ type Decision struct {
 	RetryAfter time.Duration
 
 	// Denials lists every enforced failure, not only the one reported. Warnings
-	// are those of Warn bindings, WouldDeny those of bindings that only audit.
+	// are those of Warn bindings. WouldDeny are those of bindings that only audit,
+	// which a [Rehearsal] finds: it is empty in what Decide returns.
 	// Errors lists evaluation errors of any mode.
 	Denials, Warnings, WouldDeny, Errors []RuleRef
 
@@ -99,7 +100,7 @@ type Decision struct {
 	// Labels added by effects, sorted.
 	Labels []string
 	// Annotations by policy/key, of enforced and warning bindings;
-	// ShadowAnnotations of those that only audit. For the log only.
+	// ShadowAnnotations, like WouldDeny, a rehearsal's. For the log only.
 	Annotations, ShadowAnnotations map[string]string
 	// Fired lists the effects that applied, of every mode.
 	Fired []RuleRef

@@ -112,3 +112,23 @@ func rules(refs []RuleRef) string {
 	}
 	return strings.Join(out, " ")
 }
+
+// shadow runs the decision's rehearsal at once and adds its outcome to d, so
+// that a test sees all of a decision in one place.
+func shadow(ctx context.Context, in *Input, d *Decision) {
+	r := d.Rehearsal()
+	if r == nil {
+		return
+	}
+	r.Run(ctx, in.Lazy)
+	d.would = append(d.would, r.d.would...)
+	d.failed = append(d.failed, r.d.failed...)
+	d.notes = append(d.notes, r.d.notes...)
+	d.Fired = append(d.Fired, r.d.Fired...)
+	d.Limits = append(d.Limits, r.d.Limits...)
+	d.kept = append(d.kept, r.d.kept...)
+	d.sortLists()
+	cost := r.Outcome().Cost
+	d.Cost.ShadowUnits += cost.ShadowUnits
+	d.Cost.Expressions += cost.Expressions
+}

@@ -189,8 +189,8 @@ func (l *Limit) ref(reason Reason) RuleRef {
 
 // RefuseLimits records that limits could not be reserved. Failures of enforced
 // limits turn the decision into a denial, after which Limits is empty since
-// nothing is reserved; those of Warn and Shadow limits are added to Warnings
-// and WouldDeny. An index that is out of range is a bug of the caller and
+// nothing is reserved; those of Warn limits are added to Warnings, those of a
+// rehearsal to WouldDeny. An index that is out of range is a bug of the caller and
 // panics.
 func (d *Decision) RefuseLimits(failed []LimitFailure) {
 	for _, f := range failed {

@@ -124,7 +124,7 @@ func TestCounterIdentity(t *testing.T) {
 		}
 		s := mustLoad(t, testConfig(), text)
 		d := s.Decide(t.Context(), in)
-		s.Shadow(t.Context(), in, d)
+		shadow(t.Context(), in, d)
 		return d.Limits[0].Counter
 	}
 	base := "{ name: l, unit: requests, window: 1m, limit: 5, key: [tenant.id, request.model_family] }"
@@ -217,7 +217,7 @@ func TestLimitModes(t *testing.T) {
 	if !d.Allow || rules(d.Warnings) != "c/l b/l" || d.RetryAfter != 0 {
 		t.Errorf("allow %t, warnings %s, wait %s", d.Allow, rules(d.Warnings), d.RetryAfter)
 	}
-	s.Shadow(t.Context(), in, d)
+	shadow(t.Context(), in, d)
 	if modes() != "a/l:Enforced b/l:Warn d/l:Shadow " || rules(d.WouldDeny) != "e/l" || rules(d.Warnings) != "c/l b/l" {
 		t.Errorf("%s, wouldDeny %s", modes(), rules(d.WouldDeny))
 	}

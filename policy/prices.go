@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"time"
 	_ "time/tzdata" // zones are the same wherever the gateway runs
 
@@ -317,13 +318,9 @@ func zonesOf(a *ast.AST) []ast.Expr {
 		if e.Kind() != ast.CallKind || !e.AsCall().IsMemberFunction() || len(e.AsCall().Args()) != 1 {
 			return
 		}
-		for _, id := range a.GetOverloadIDs(e.ID()) {
-			for _, z := range zoned {
-				if id == z {
-					out = append(out, e.AsCall().Args()[0])
-					return
-				}
-			}
+		isZoned := func(id string) bool { return slices.Contains(zoned, id) }
+		if slices.ContainsFunc(a.GetOverloadIDs(e.ID()), isZoned) {
+			out = append(out, e.AsCall().Args()[0])
 		}
 	}))
 	return out

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"maps"
-	"slices"
 	"time"
 )
 
@@ -246,17 +245,6 @@ type ShadowRecord struct {
 	Effects     []RecordEffect    `json:"effects"`
 	Annotations map[string]string `json:"annotations"`
 	ShadowUnits int64             `json:"shadow_units"`
-}
-
-// ShadowRecord makes the line that is written after [Set.Shadow].
-func (d *Decision) ShadowRecord(o RecordOptions) *ShadowRecord {
-	only := func(refs []RuleRef) []RuleRef {
-		return slices.DeleteFunc(slices.Clone(refs), func(r RuleRef) bool { return r.Mode != Shadow })
-	}
-	return &ShadowRecord{
-		Type: "shadow", DecisionID: o.DecisionID, Timestamp: o.Time.UTC(), WouldDeny: recordRules(d.WouldDeny), Errors: recordRules(only(d.Errors)),
-		Effects: recordEffects(only(d.Fired)), Annotations: notNilMap(d.ShadowAnnotations), ShadowUnits: d.Cost.ShadowUnits,
-	}
 }
 
 // SettlementRecord is the line for the end of a response.

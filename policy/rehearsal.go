@@ -117,37 +117,6 @@ func (o *RehearsalOutcome) Record(opts RecordOptions) *ShadowRecord {
 	}
 }
 
-// Shadow runs the decision's rehearsal at once and adds its outcome to d:
-// WouldDeny, Errors, Fired, ShadowAnnotations, Limits of mode Shadow (appended
-// after the others, so indices stay valid) and Cost. It must be called with the
-// input that d was made from, at most once, and not at the same time as another
-// use of d.
-func (s *Set) Shadow(ctx context.Context, in *Input, d *Decision) {
-	r := d.Rehearsal()
-	if r == nil {
-		return
-	}
-	r.Run(ctx, in.Lazy)
-	d.would = append(d.would, r.d.would...)
-	d.failed = append(d.failed, r.d.failed...)
-	d.notes = append(d.notes, r.d.notes...)
-	d.Fired = append(d.Fired, r.d.Fired...)
-	d.Limits = append(d.Limits, r.d.Limits...)
-	d.kept = append(d.kept, r.d.kept...)
-	d.sortLists()
-	d.LogInFull = d.LogInFull || r.d.LogInFull
-	d.Cost.add(r.Outcome().Cost)
-}
-
-// add sums the work of a rehearsal; the duration stays that of Decide.
-func (c *CostReport) add(o CostReport) {
-	c.ShadowUnits += o.ShadowUnits
-	c.Expressions += o.Expressions
-	c.Skipped += o.Skipped
-	c.Scan += o.Scan
-	c.Tokenize += o.Tokenize
-}
-
 // freeze copies what a gateway builds in the memory of one request.
 func (in *Input) freeze() *Input {
 	out := *in

@@ -177,7 +177,7 @@ func TestReadsContent(t *testing.T) {
 		if got := mustLoad(t, testConfig(), text).ReadsContent(); got != want {
 			t.Errorf("%s: %t", spec, got)
 		}
-		unbound := strings.Split(text, "---")[0]
+		unbound, _, _ := strings.Cut(text, "---")
 		if mustLoad(t, testConfig(), unbound).ReadsContent() {
 			t.Errorf("%s: a policy without a binding reads", spec)
 		}
