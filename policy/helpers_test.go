@@ -127,6 +127,7 @@ func shadow(ctx context.Context, in *Input, d *Decision) {
 	d.Fired = append(d.Fired, r.d.Fired...)
 	d.Limits = append(d.Limits, r.d.Limits...)
 	d.kept = append(d.kept, r.d.kept...)
+	d.LogInFull = d.LogInFull || r.d.LogInFull
 	d.sortLists()
 	cost := r.Outcome().Cost
 	d.Cost.ShadowUnits += cost.ShadowUnits
