@@ -130,6 +130,14 @@ func policyConfig(cfg *Config, prices *chargeback.Prices, now time.Time) policy.
 	return pc
 }
 
+// textUnscanned warns of policies that ask for a scan that there is not.
+const textUnscanned = "no detector is configured, but policies read what detectors find: content.scan_status is always unavailable, and only declared labels count"
+
+// unscanned reports whether policies read what detectors find although there are none.
+func unscanned(cfg *Config, docs *documents) bool {
+	return docs.policies.ReadsContent() && !cfg.Labels.scans()
+}
+
 // lines counts the lines of an error's text: loaders report one fault a line.
 func lines(err error) int {
 	if err == nil {

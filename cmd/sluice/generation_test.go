@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -231,6 +232,30 @@ func TestUnsaltedPoolsReachPolicies(t *testing.T) {
 	}
 	if got := policyConfig(cfg, nil, time.Now()).Pools[0].Unsalted; !slices.Equal(got, []string{"completion", "embeddings"}) {
 		t.Errorf("got %v", got)
+	}
+}
+
+// Whoever asks for a scan that there is not is told.
+func TestPoliciesWithoutDetectors(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("testdata/script/files")); err != nil {
+		t.Fatal(err)
+	}
+	edit(t, filepath.Join(dir, "tenants.yaml"), "id: acme", "id: globex")
+	write(t, dir, map[string]string{"policies/content.yaml": noCards})
+	check := func() string {
+		var out bytes.Buffer
+		if code := execute(t.Context(), scriptNow, []string{"check", "-c", filepath.Join(dir, "sluice.yaml")}, strings.NewReader(""), &out, &out); code != exitOK {
+			t.Fatalf("exit code %d:\n%s", code, out.String())
+		}
+		return out.String()
+	}
+	if got := check(); !strings.Contains(got, "labels: warning: no detector is configured") {
+		t.Errorf("got\n%s", got)
+	}
+	editConfig(dir, "labels: { detectors: { email: pii } }\n")
+	if got := check(); strings.Contains(got, "no detector is configured") {
+		t.Errorf("with a detector: got\n%s", got)
 	}
 }
 

@@ -242,6 +242,9 @@ func (r *reloader) tell(a attempt, old, in *generation) {
 
 // logWarnings tells what is worth knowing of a generation's policies.
 func logWarnings(log *slog.Logger, g *generation) {
+	if unscanned(g.cfg, g.docs) {
+		log.Info("policy warning", "path", "labels", "text", textUnscanned)
+	}
 	for _, w := range g.docs.policies.Warnings() {
 		log.Info("policy warning", "kind", w.Kind, "file", w.File, "line", w.Line, "path", w.Path, "text", w.Text)
 	}

@@ -128,7 +128,7 @@ prices:
 		}
 		want("at first", "20")
 		at := func(n int) time.Duration {
-			return time.Until(start.Truncate(24 * time.Hour).AddDate(0, 0, n))
+			return time.Until(start.Truncate(24*time.Hour).AddDate(0, 0, n))
 		}
 		time.Sleep(at(2) - time.Millisecond)
 		want("just before", "20")

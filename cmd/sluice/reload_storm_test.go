@@ -29,8 +29,9 @@ const (
 )
 
 // TestReloadStorm changes the policies twenty times a second, or as often as they can be loaded if that is
-// less, by every cause, a third of it broken, while fifty clients stream. No request is lost, every stream is whole, each is judged and booked by one generation that was in
-// force when it began, and at the end nothing is left but the last generation.
+// less, by every cause, a third of it broken, while fifty clients stream. No request is lost, every stream is
+// whole, each is judged and booked by one generation that was in force when it began, and at the end nothing
+// is left but the last generation.
 func TestReloadStorm(t *testing.T) {
 	r := startReloading(t, func(dir string) {
 		mustRemove(t, filepath.Join(dir, "policies/qos-tiers.yaml")) // whose limits would refuse

@@ -286,6 +286,6 @@ func (w *folderWatch) concerns(ev fsnotify.Event) bool {
 	}
 	folder := filepath.Dir(ev.Name)
 	return slices.ContainsFunc(w.trees, func(tree string) bool {
-		return folder == tree || strings.HasPrefix(folder, tree+string(filepath.Separator))
+		return folder == tree || tree == "." && !filepath.IsAbs(folder) || strings.HasPrefix(folder, tree+string(filepath.Separator))
 	})
 }
