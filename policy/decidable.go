@@ -103,11 +103,12 @@ func (d *decider) binding(bd *binding, found map[*expression]*constants) {
 		}
 		return found[x]
 	}
-	try := func(x *expression) {
+	try := func(x *expression) (never bool) {
 		if x == nil || x.isConst {
-			return
+			return x != nil && x.constant == types.False
 		}
-		switch v := d.value(bd, x); v {
+		v := d.value(bd, x)
+		switch v {
 		case types.True:
 			note(x).yes = append(note(x).yes, bd.name)
 		case types.False:
@@ -115,6 +116,7 @@ func (d *decider) binding(bd *binding, found map[*expression]*constants) {
 		case types.IntZero:
 			note(x).zero = append(note(x).zero, bd.name)
 		}
+		return v == types.False
 	}
 	for _, v := range bd.policy.validations {
 		try(v.expr)
@@ -123,8 +125,9 @@ func (d *decider) binding(bd *binding, found map[*expression]*constants) {
 		try(e.when)
 	}
 	for _, l := range bd.policy.limits {
-		try(l.when)
-		try(l.limit)
+		if !try(l.when) {
+			try(l.limit)
+		}
 	}
 }
 

@@ -94,6 +94,8 @@ func TestDecidedRules(t *testing.T) {
 		"7:30 in binding b0 always false: the effect never applies")
 	f("\n  limits: [{ name: l, when: params.scan, unit: requests, window: 1m, limit: \"params.map[?tenant.tier].orValue(0)\", key: [] }]", one,
 		"7:29 in binding b0 always false: the limit never applies")
+	f("\n  limits: [{ name: l, when: params.scan, unit: requests, window: 1m, limit: \"params.scan ? 5 : 0\", key: [] }]", one,
+		"7:29 in binding b0 always false: the limit never applies")
 	f("\n  limits: [{ name: l, unit: requests, window: 1m, limit: \"params.scan ? 5 : 0\", key: [] }]", one,
 		"7:58 in binding b0 always 0: the limit refuses every request that it applies to")
 	f("\n  limits: [{ name: l, when: \"effective.qos_class == 'a' && effective.qos_class == 'b'\", unit: requests, window: 1m, limit: \"5\", key: [] }]", one)
