@@ -332,6 +332,10 @@ func (l *memoryLedger) Record(_ context.Context, row *tenancy.Row) error {
 	return l.fail
 }
 
+func (l *memoryLedger) RecordLater(ctx context.Context, row *tenancy.Row) error {
+	return l.Record(ctx, row)
+}
+
 func (l *memoryLedger) all() []*tenancy.Row {
 	l.mu.Lock()
 	defer l.mu.Unlock()

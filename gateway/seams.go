@@ -120,10 +120,14 @@ type Decisions interface {
 // Ledger keeps one row a request.
 type Ledger interface {
 	// Begin notes that a request is about to reach a worker, so that a crash
-	// can't lose it.
+	// can't lose it. It refuses one whose row could not be made durable.
 	Begin(ctx context.Context, in *tenancy.Intent) error
-	// Record returns when the row is durable.
+	// Record returns when the row is durable. Where ctx ends before, the error is
+	// tenancy.ErrPending: the ledger has taken the row and goes on.
 	Record(ctx context.Context, row *tenancy.Row) error
+	// RecordLater takes the row of a request that reached no worker, and makes it
+	// durable in its own time.
+	RecordLater(ctx context.Context, row *tenancy.Row) error
 }
 
 // Pricer fills in a row's prices and costs from its model, tokens and end.

@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"log/slog"
 	"math"
 	"time"
@@ -122,7 +124,7 @@ func (ex *exchange) finish(end ending) {
 	ex.uncountReserved()
 	ledgerErr := ex.record(row)
 	ex.discard()
-	ex.g.parts.Meter.Observe(ex.summary(&end, row, ledgerErr != nil))
+	ex.g.parts.Meter.Observe(ex.summary(&end, row, ledgerErr != nil && !errors.Is(ledgerErr, tenancy.ErrPending)))
 	ex.log(&end, row, ledgerErr)
 }
 
@@ -272,13 +274,23 @@ func (ex *exchange) beginLedger() error {
 	return nil
 }
 
+// recordWait is how long a request waits for its row to be durable. After that
+// its client gets its answer, and the row stays with the ledger.
+const recordWait = 10 * time.Second
+
 // record writes the row. Requests without a tenant have none: there is nobody
-// to charge.
+// to charge. Only those that may have cost something wait for the disk, so that
+// a flood of refusals is none of flushes.
 func (ex *exchange) record(row *tenancy.Row) error {
 	if ex.principal == nil {
 		return nil
 	}
-	return ex.g.parts.Ledger.Record(context.Background(), row)
+	ctx, cancel := context.WithTimeout(context.Background(), recordWait)
+	defer cancel()
+	if !ex.began {
+		return ex.g.parts.Ledger.RecordLater(ctx, row)
+	}
+	return ex.g.parts.Ledger.Record(ctx, row)
 }
 
 func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *Summary {
@@ -313,7 +325,7 @@ func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *S
 func (ex *exchange) log(end *ending, row *tenancy.Row, ledgerErr error) {
 	ctx := context.Background()
 	if ledgerErr != nil {
-		ex.g.log.LogAttrs(ctx, slog.LevelError, "cannot record a request in the ledger", append(rowAttrs(row), slog.Any("error", ledgerErr))...)
+		logUnrecorded(ex.g.log, row, ledgerErr)
 	}
 	if d := ex.decision; d != nil {
 		for i := range d.Errors {
@@ -335,6 +347,21 @@ func (ex *exchange) log(end *ending, row *tenancy.Row, ledgerErr error) {
 		attrs = append(attrs, slog.String("cause", end.cause.Error()))
 	}
 	ex.g.log.LogAttrs(ctx, level, "request", attrs...)
+}
+
+// logUnrecorded writes a row that is not in the ledger, whole: every column, in
+// the form in which the ledger keeps rows outside of its database.
+func logUnrecorded(log *slog.Logger, row *tenancy.Row, cause error) {
+	level, message := slog.LevelError, "cannot record a request in the ledger"
+	if errors.Is(cause, tenancy.ErrPending) {
+		level, message = slog.LevelWarn, "a request's row is not durable yet"
+	}
+	text, err := json.Marshal(row)
+	if err != nil {
+		cause = errors.Join(cause, err)
+	}
+	log.LogAttrs(context.Background(), level, message,
+		slog.String("id", row.ID), slog.String("row", string(text)), slog.Any("error", cause))
 }
 
 func rowAttrs(row *tenancy.Row) []slog.Attr {

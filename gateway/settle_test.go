@@ -3,8 +3,12 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"log/slog"
+	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -99,5 +103,88 @@ func TestPolicyErrorsAreLogged(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log lacks %s:\n%s", want, out.String())
 		}
+	}
+}
+
+// TestUnrecordedRowsAreLoggedWhole: whoever puts a row in by hand finds every
+// column of it in the log. A row that the ledger still holds is no failure.
+func TestUnrecordedRowsAreLoggedWhole(t *testing.T) {
+	row := &tenancy.Row{
+		ID: "r1", RequestID: "c1", DecisionID: "d1", PolicyRevision: "sha256:1", PolicyRule: "p/r", Tenant: "acme", Team: "search",
+		Principal: "key:k1", KeyID: "k1", Operation: "chat", Dialect: "openai", Model: "qwen", RequestedModel: "q", Pool: "a",
+		Worker: "w", Class: "batch", Labels: []string{"pii"}, Status: 200, ErrorCode: "none", Outcome: tenancy.OutcomeCompleted,
+		Phase: tenancy.PhaseDone, Flags: tenancy.FlagStream, Attempts: 2, InputTokens: 9, CachedTokens: 6, OutputTokens: 25, ReasoningTokens: 5,
+		Currency: "USD", Prices: tenancy.Prices{Input: 15, CachedInput: 1, Output: 60}, Costs: tenancy.Costs{Input: 45, CachedInput: 9, Output: 150},
+		Start: time.Date(2026, 3, 10, 12, 0, 0, 123, time.UTC), Queue: 3, TTFT: 90, Duration: 4000,
+	}
+	for cause, want := range map[error]string{errors.New("disk full"): "ERROR", tenancy.ErrPending: "WARN"} {
+		var out bytes.Buffer
+		logUnrecorded(slog.New(slog.NewJSONHandler(&out, nil)), row, cause)
+		var line struct{ Level, Row string }
+		if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
+		var got tenancy.Row
+		if err := json.Unmarshal([]byte(line.Row), &got); err != nil || !reflect.DeepEqual(&got, row) || line.Level != want {
+			t.Errorf("%s: logged %s (%v)", cause, out.String(), err)
+		}
+	}
+}
+
+// pendingLedger holds rows without saying that they are durable.
+type pendingLedger struct{ *memoryLedger }
+
+func (l pendingLedger) Record(ctx context.Context, row *tenancy.Row) error {
+	_ = l.memoryLedger.Record(ctx, row)
+	return tenancy.ErrPending
+}
+
+// TestPendingRowsAreCounted: the client gets its answer, and the meters count the
+// row: it will come.
+func TestPendingRowsAreCounted(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+	r := newRig(t, []string{worker.URL()}, withParts(func(p *Parts) { p.Ledger = pendingLedger{p.Ledger.(*memoryLedger)} }))
+	if resp, body := r.chat(chatBody).Answer(); resp.StatusCode != 200 {
+		t.Fatalf("got %d %s", resp.StatusCode, body)
+	}
+	r.idle()
+	r.meter.mu.Lock()
+	defer r.meter.mu.Unlock()
+	if len(r.meter.summaries) != 1 || r.meter.summaries[0].LedgerFailed {
+		t.Errorf("summaries %+v", r.meter.summaries)
+	}
+}
+
+// laterLedger tells rows that were waited for from the others.
+type laterLedger struct {
+	*memoryLedger
+	later atomic.Int64
+}
+
+func (l *laterLedger) RecordLater(ctx context.Context, row *tenancy.Row) error {
+	l.later.Add(1)
+	return l.Record(ctx, row)
+}
+
+// TestRefusalsDoNotWaitForTheLedger: only a request that a worker may have seen
+// waits for its row.
+func TestRefusalsDoNotWaitForTheLedger(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+	book := &laterLedger{}
+	r := newRig(t, []string{worker.URL()}, withParts(func(p *Parts) {
+		book.memoryLedger = p.Ledger.(*memoryLedger)
+		p.Ledger = book
+	}))
+	r.chat(chatBody).Answer()
+	r.idle()
+	if n := book.later.Load(); n != 0 || len(r.ledger.all()) != 1 {
+		t.Errorf("%d rows later, %d in all", n, len(r.ledger.all()))
+	}
+	r.tenant.Disabled = true
+	resp, body := r.chat(chatBody).Answer()
+	wantError(t, resp, body, 403, "tenant_disabled")
+	r.idle()
+	if n := book.later.Load(); n != 1 || len(r.ledger.all()) != 2 {
+		t.Errorf("%d rows later, %d in all", n, len(r.ledger.all()))
 	}
 }

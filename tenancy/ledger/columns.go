@@ -3,6 +3,7 @@ package ledger
 import (
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sluicegate/sluice/tenancy"
 )
@@ -13,6 +14,8 @@ type column struct {
 	put  func(r *tenancy.Row) any
 	// get is where a scan puts the column: a field of the row or of the scratch.
 	get func(r *tenancy.Row, s *scratch) any
+	// text is the field of a column that is plain text, nil for the others.
+	text func(r *tenancy.Row) *string
 }
 
 // scratch takes the columns whose fields have another type than the database.
@@ -35,6 +38,7 @@ func text(name string, field func(*tenancy.Row) *string) column {
 	return column{name,
 		func(r *tenancy.Row) any { return *field(r) },
 		func(r *tenancy.Row, _ *scratch) any { return field(r) },
+		field,
 	}
 }
 
@@ -42,6 +46,7 @@ func number(name string, field func(*tenancy.Row) *int64) column {
 	return column{name,
 		func(r *tenancy.Row) any { return *field(r) },
 		func(r *tenancy.Row, _ *scratch) any { return field(r) },
+		nil,
 	}
 }
 
@@ -49,6 +54,7 @@ func small(name string, field func(*tenancy.Row) *int) column {
 	return column{name,
 		func(r *tenancy.Row) any { return int64(*field(r)) },
 		func(r *tenancy.Row, _ *scratch) any { return field(r) },
+		nil,
 	}
 }
 
@@ -72,15 +78,15 @@ var columns = []column{
 	text("worker", func(r *tenancy.Row) *string { return &r.Worker }),
 	text("class", func(r *tenancy.Row) *string { return &r.Class }),
 	{"labels", func(r *tenancy.Row) any { return strings.Join(r.Labels, ",") },
-		func(_ *tenancy.Row, s *scratch) any { return &s.labels }},
+		func(_ *tenancy.Row, s *scratch) any { return &s.labels }, nil},
 	small("status", func(r *tenancy.Row) *int { return &r.Status }),
 	text("error_code", func(r *tenancy.Row) *string { return &r.ErrorCode }),
 	{"outcome", func(r *tenancy.Row) any { return string(r.Outcome) },
-		func(_ *tenancy.Row, s *scratch) any { return &s.outcome }},
+		func(_ *tenancy.Row, s *scratch) any { return &s.outcome }, nil},
 	{"phase", func(r *tenancy.Row) any { return string(r.Phase) },
-		func(_ *tenancy.Row, s *scratch) any { return &s.phase }},
+		func(_ *tenancy.Row, s *scratch) any { return &s.phase }, nil},
 	{"flags", func(r *tenancy.Row) any { return int64(r.Flags) },
-		func(_ *tenancy.Row, s *scratch) any { return &s.flags }},
+		func(_ *tenancy.Row, s *scratch) any { return &s.flags }, nil},
 	small("attempts", func(r *tenancy.Row) *int { return &r.Attempts }),
 	number("input_tokens", func(r *tenancy.Row) *int64 { return &r.InputTokens }),
 	number("cached_tokens", func(r *tenancy.Row) *int64 { return &r.CachedTokens }),
@@ -94,15 +100,15 @@ var columns = []column{
 	number("cached_cost", func(r *tenancy.Row) *int64 { return &r.Costs.CachedInput }),
 	number("output_cost", func(r *tenancy.Row) *int64 { return &r.Costs.Output }),
 	{"start_ns", func(r *tenancy.Row) any { return dbNanos(r.Start) },
-		func(_ *tenancy.Row, s *scratch) any { return &s.start }},
+		func(_ *tenancy.Row, s *scratch) any { return &s.start }, nil},
 	{"end_ns", func(r *tenancy.Row) any { return dbNanos(r.End()) },
-		func(_ *tenancy.Row, s *scratch) any { return &s.end }},
+		func(_ *tenancy.Row, s *scratch) any { return &s.end }, nil},
 	{"queue_ns", func(r *tenancy.Row) any { return int64(r.Queue) },
-		func(_ *tenancy.Row, s *scratch) any { return &s.queue }},
+		func(_ *tenancy.Row, s *scratch) any { return &s.queue }, nil},
 	{"ttft_ns", func(r *tenancy.Row) any { return int64(r.TTFT) },
-		func(_ *tenancy.Row, s *scratch) any { return &s.ttft }},
+		func(_ *tenancy.Row, s *scratch) any { return &s.ttft }, nil},
 	{"duration_ns", func(r *tenancy.Row) any { return int64(r.Duration) },
-		func(_ *tenancy.Row, s *scratch) any { return &s.duration }},
+		func(_ *tenancy.Row, s *scratch) any { return &s.duration }, nil},
 }
 
 func columnNames() string {
@@ -111,6 +117,35 @@ func columnNames() string {
 		names[i] = c.name
 	}
 	return strings.Join(names, ", ")
+}
+
+// cleanTexts replaces what not every database keeps in a text: bytes that are no
+// UTF-8, and NUL.
+func cleanTexts(r *tenancy.Row) {
+	clean := func(s *string) {
+		if !utf8.ValidString(*s) || strings.IndexByte(*s, 0) >= 0 {
+			*s = strings.ReplaceAll(strings.ToValidUTF8(*s, "\ufffd"), "\x00", "\ufffd")
+		}
+	}
+	for i := range columns {
+		if columns[i].text != nil {
+			clean(columns[i].text(r))
+		}
+	}
+	for i := range r.Labels {
+		clean(&r.Labels[i])
+	}
+}
+
+// equalRows compares rows as they are stored: instants and empty lists have one
+// form there.
+func equalRows(a, b *tenancy.Row) bool {
+	for i := range columns {
+		if columns[i].put(a) != columns[i].put(b) {
+			return false
+		}
+	}
+	return true
 }
 
 // appendValues appends the row's columns.

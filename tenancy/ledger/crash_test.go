@@ -153,7 +153,7 @@ func (k *known) reconcile(t *testing.T, path string) {
 			t.Errorf("request %s was in flight and left no trace", id)
 		}
 	}
-	if names, err := journalFiles(path); err != nil || len(names) != 1 {
+	if names, err := intentFiles(path).files(); err != nil || len(names) != 1 {
 		t.Errorf("journal files %v, %v; want the new one alone", names, err)
 	}
 }

@@ -2,17 +2,9 @@ package ledger
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"hash/crc32"
-	"io"
 	"os"
-	"path/filepath"
-	"sort"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/sluicegate/sluice/tenancy"
@@ -24,46 +16,47 @@ import (
 // with when its row is durable; the row says so, the journal need not. A file is
 // emptied or removed once all its intents are done with.
 //
-// A record is its length and the CRC-32C of its payload, four bytes each, little
-// endian, and the payload, a tenancy.Intent as JSON. A record cut short by the
-// end of the process belongs to a Begin that did not return.
+// A record is a tenancy.Intent. One cut short by the end of the process belongs
+// to a Begin that did not return.
+//
+// With sync set, begin waits for the disk: whatever has been written by the time
+// of a flush is made durable by it, so one flush serves all who wait.
 type journal struct {
-	path string // of the database
+	files numbered
+	sync  bool
 
 	mu      sync.Mutex // protects everything below
 	next    int        // number of the next file
 	active  *segment
 	holders map[string]*segment // by the id of each open intent
 	buf     bytes.Buffer
+
+	flushing sync.Mutex // held by the one that flushes
 }
 
 // segment is one file of the journal.
 type segment struct {
-	file *os.File
-	size int64
-	open int // intents in it that are not done with
+	file    *os.File
+	size    int64
+	open    int   // intents in it that are not done with
+	flushed int64 // bytes that are durable; protected by journal.flushing
 }
 
 const (
-	recordHeader = 8
 	// segmentSize is when a new file is begun, so that one long request does
 	// not keep much more than itself.
 	segmentSize = 1 << 20
-	// maxRecord is far beyond any intent; a larger length is a damaged file.
-	maxRecord = 1 << 20
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // newJournal begins a new file, after those there are.
-func newJournal(path string) (*journal, error) {
-	names, err := journalFiles(path)
+func newJournal(path string, sync bool) (*journal, error) {
+	j := &journal{files: intentFiles(path), sync: sync, next: 1, holders: make(map[string]*segment)}
+	names, err := j.files.files()
 	if err != nil {
 		return nil, err
 	}
-	j := &journal{path: path, next: 1, holders: make(map[string]*segment)}
 	if n := len(names); n > 0 {
-		j.next = journalNumber(path, names[n-1]) + 1
+		j.next = j.files.number(names[n-1]) + 1
 	}
 	if err := j.rotate(); err != nil {
 		return nil, err
@@ -71,35 +64,72 @@ func newJournal(path string) (*journal, error) {
 	return j, nil
 }
 
+func intentFiles(path string) numbered { return numbered{path, "intents"} }
+
 // begin writes an intent.
 func (j *journal) begin(in *tenancy.Intent) error {
+	s, end, err := j.write(in)
+	if err != nil || !j.sync {
+		return err
+	}
+	if err := j.flush(s, end); err != nil {
+		j.end(in.ID) // the request is not sent
+		return err
+	}
+	return nil
+}
+
+// flush returns when the bytes of a file up to end are durable. The intent at
+// end keeps the file from being removed or begun anew.
+func (j *journal) flush(s *segment, end int64) error {
+	j.flushing.Lock()
+	defer j.flushing.Unlock()
+	if s.flushed >= end {
+		return nil
+	}
+	j.mu.Lock()
+	size := s.size
+	j.mu.Unlock()
+	if err := s.file.Sync(); err != nil {
+		return err
+	}
+	s.flushed = size
+	return nil
+}
+
+// write appends an intent, and returns where it ends.
+func (j *journal) write(in *tenancy.Intent) (*segment, int64, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if _, dup := j.holders[in.ID]; dup {
-		return errors.New("it was announced before")
+		return nil, 0, errors.New("it was announced before")
 	}
 	if j.active.size >= segmentSize {
 		if err := j.rotate(); err != nil {
-			return err
+			return nil, 0, err
 		}
 	}
 	j.buf.Reset()
-	j.buf.Write(make([]byte, recordHeader))
-	if err := json.NewEncoder(&j.buf).Encode(in); err != nil {
-		return err
+	if err := writeRecord(&j.buf, in); err != nil {
+		return nil, 0, err
 	}
-	record := j.buf.Bytes()
-	binary.LittleEndian.PutUint32(record, uint32(len(record)-recordHeader))
-	binary.LittleEndian.PutUint32(record[4:], crc32.Checksum(record[recordHeader:], castagnoli))
 	// Written at an offset of our own: after a write that failed halfway, the
 	// next record replaces the half one.
-	if _, err := j.active.file.WriteAt(record, j.active.size); err != nil {
-		return err
+	if _, err := j.active.file.WriteAt(j.buf.Bytes(), j.active.size); err != nil {
+		return nil, 0, err
 	}
-	j.active.size += int64(len(record))
+	j.active.size += int64(j.buf.Len())
 	j.active.open++
 	j.holders[in.ID] = j.active
-	return nil
+	return j.active, j.active.size, nil
+}
+
+// holds reports whether an intent is open.
+func (j *journal) holds(id string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	_, ok := j.holders[id]
+	return ok
 }
 
 // end is told that the row of an intent is durable. Ids that were never
@@ -121,15 +151,17 @@ func (j *journal) end(id string) {
 		return
 	}
 	// Nothing is in flight: start the file over, unless it is hardly used. A
-	// failure costs space alone, since its intents all have rows.
-	if s.size > segmentSize/16 && s.file.Truncate(0) == nil {
+	// failure costs space alone, since its intents all have rows. Where flushes
+	// are waited for, what is durable of a file must not go back, so it is left
+	// to grow to the size at which the next one is begun.
+	if !j.sync && s.size > segmentSize/16 && s.file.Truncate(0) == nil {
 		s.size = 0
 	}
 }
 
 // rotate begins a new file. The mutex is held, or nobody else knows j yet.
 func (j *journal) rotate() error {
-	f, err := os.OpenFile(journalName(j.path, j.next), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	f, err := createFile(j.files.name(j.next))
 	if err != nil {
 		return err
 	}
@@ -180,7 +212,7 @@ type oldJournals struct {
 
 // readJournals reads all intents that earlier processes left beside a database.
 func readJournals(path string) (*oldJournals, error) {
-	names, err := journalFiles(path)
+	names, err := intentFiles(path).files()
 	if err != nil {
 		return nil, err
 	}
@@ -197,24 +229,16 @@ func readJournals(path string) (*oldJournals, error) {
 
 // appendIntents reads records up to the end or the first one that is damaged.
 func appendIntents(dst []tenancy.Intent, text []byte) []tenancy.Intent {
-	r := bytes.NewReader(text)
-	var header [recordHeader]byte
 	for {
-		if _, err := io.ReadFull(r, header[:]); err != nil {
+		payload, rest, ok := nextRecord(text)
+		if !ok {
 			return dst
 		}
-		size := binary.LittleEndian.Uint32(header[:])
-		if size > maxRecord || int(size) > r.Len() {
-			return dst
-		}
-		payload := make([]byte, size)
-		_, _ = io.ReadFull(r, payload)
 		var in tenancy.Intent
-		if crc32.Checksum(payload, castagnoli) != binary.LittleEndian.Uint32(header[4:]) ||
-			json.Unmarshal(payload, &in) != nil || in.ID == "" || in.Start.IsZero() {
+		if json.Unmarshal(payload, &in) != nil || in.ID == "" || in.Start.IsZero() {
 			return dst
 		}
-		dst = append(dst, in)
+		dst, text = append(dst, in), rest
 	}
 }
 
@@ -226,33 +250,4 @@ func (o *oldJournals) remove() error {
 		}
 	}
 	return nil
-}
-
-func journalName(path string, n int) string { return fmt.Sprintf("%s-intents-%08d", path, n) }
-
-// journalNumber is the number in the name of a journal file, 0 for another file.
-func journalNumber(path, name string) int {
-	n, err := strconv.Atoi(strings.TrimPrefix(name, path+"-intents-"))
-	if err != nil || n < 1 {
-		return 0
-	}
-	return n
-}
-
-// journalFiles lists the journal's files, oldest first.
-func journalFiles(path string) ([]string, error) {
-	dir := filepath.Dir(path)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	prefix := filepath.Base(path) + "-intents-"
-	for _, e := range entries {
-		if name := strings.TrimSuffix(path, filepath.Base(path)) + e.Name(); strings.HasPrefix(e.Name(), prefix) && journalNumber(path, name) > 0 {
-			names = append(names, name)
-		}
-	}
-	sort.Slice(names, func(a, b int) bool { return journalNumber(path, names[a]) < journalNumber(path, names[b]) })
-	return names, nil
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/sluicegate/sluice/tenancy"
@@ -12,7 +13,7 @@ import (
 
 func journalBytes(t testing.TB, path string) int64 {
 	t.Helper()
-	names, err := journalFiles(path)
+	names, err := intentFiles(path).files()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +30,7 @@ func journalBytes(t testing.TB, path string) int64 {
 
 func TestJournalStaysSmall(t *testing.T) {
 	path := tempPath(t)
-	j, err := newJournal(path)
+	j, err := newJournal(path, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,14 +71,14 @@ func TestJournalStaysSmall(t *testing.T) {
 	if err := j.close(); err != nil {
 		t.Fatal(err)
 	}
-	if names, err := journalFiles(path); err != nil || len(names) != 0 {
+	if names, err := intentFiles(path).files(); err != nil || len(names) != 0 {
 		t.Errorf("left: %v, %v", names, err)
 	}
 }
 
 func TestJournalStartsOverWhenNothingIsOpen(t *testing.T) {
 	path := tempPath(t)
-	j, err := newJournal(path)
+	j, err := newJournal(path, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +98,7 @@ func TestJournalStartsOverWhenNothingIsOpen(t *testing.T) {
 // reading; what is before it counts.
 func TestDamagedJournal(t *testing.T) {
 	path := tempPath(t)
-	j, err := newJournal(path)
+	j, err := newJournal(path, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func TestDamagedJournal(t *testing.T) {
 	if err := j.close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(journalName(path, 7), append(text[:ends[1]], "garbage"...), 0o600); err != nil {
+	if err := os.WriteFile(intentFiles(path).name(7), append(text[:ends[1]], "garbage"...), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	l := open(t, path, Options{})
@@ -150,7 +151,7 @@ func TestDamagedJournal(t *testing.T) {
 
 func FuzzJournal(f *testing.F) {
 	path := tempPath(f)
-	j, err := newJournal(path)
+	j, err := newJournal(path, false)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -180,4 +181,36 @@ func FuzzJournal(f *testing.F) {
 			}
 		}
 	})
+}
+
+// With sync, what begin has returned for is on disk: a loss of power that takes
+// everything that was not flushed takes none of it.
+func TestSyncedIntentsSurviveALossOfPower(t *testing.T) {
+	path := tempPath(t)
+	j, err := newJournal(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := range 50 {
+				if err := j.begin(intent(fmt.Sprintf("%d-%d", w, i))); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	text, err := os.ReadFile(j.active.file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	torn := append(text[:j.active.flushed:j.active.flushed], "\x10\x00\x00\x00torn"...)
+	if got := appendIntents(nil, torn); len(got) != 400 {
+		t.Errorf("%d intents are durable, want 400", len(got))
+	}
+	if err := j.close(); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"iter"
 	"log/slog"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,16 +15,31 @@ import (
 
 // Options tune a Ledger. The zero value means the defaults.
 type Options struct {
-	// Queue is how many rows may wait for the writer; Record blocks beyond it.
-	// Default 4096.
+	// Queue is how many rows may wait for the database; Record blocks beyond it,
+	// but for requests that were announced. Default 4096.
 	Queue int
 	// MaxBatch is how many rows one transaction takes at most. Default 1024.
 	MaxBatch int
-	// BusyTimeout is how long the writer waits for another process, such as a
+	// BusyTimeout is how long a transaction waits for another process, such as a
 	// maintenance tool, that has locked the database. Default 5 s.
 	BusyTimeout time.Duration
-	// Log receives recoveries and failed commits; nil discards them.
+	// Patience is how long rows wait for a transaction before they go to the
+	// spool instead. Default 1 s.
+	Patience time.Duration
+	// Retry is the pause after the first failed transaction; it doubles up to
+	// five seconds. Default 100 ms.
+	Retry time.Duration
+	// Spool bounds the files, in bytes, that keep rows while the database can't
+	// take them. Default 256 MiB; below zero, there are none.
+	Spool int64
+	// SyncIntents makes Begin wait for the disk, so that requests in flight leave
+	// a trace after a loss of power too.
+	SyncIntents bool
+	// Log receives recoveries, outages and refused rows; nil discards them.
 	Log *slog.Logger
+
+	// wrap lets tests stand between the keeper and the database.
+	wrap func(store) store
 }
 
 func (o Options) withDefaults() Options {
@@ -38,6 +52,15 @@ func (o Options) withDefaults() Options {
 	if o.BusyTimeout <= 0 {
 		o.BusyTimeout = 5 * time.Second
 	}
+	if o.Patience <= 0 {
+		o.Patience = time.Second
+	}
+	if o.Retry <= 0 {
+		o.Retry = 100 * time.Millisecond
+	}
+	if o.Spool == 0 {
+		o.Spool = 256 << 20
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -46,14 +69,22 @@ func (o Options) withDefaults() Options {
 
 // Stats are totals since Open and what is pending.
 type Stats struct {
-	// Rows were made durable, in Batches commits; Duplicates were stored before.
+	// Rows came into the database, in Batches commits; Duplicates were there
+	// before.
 	Rows, Batches, Duplicates uint64
-	// Failed rows could not be stored.
+	// Spooled rows were made durable beside the database, since it did not take
+	// them in time.
+	Spooled uint64
+	// Failed rows were refused for good and are in the file of refused rows.
 	Failed uint64
 	// Recovered is how many lost requests Open found.
 	Recovered int
-	// Queued rows wait for the writer; OpenIntents requests are in flight.
-	Queued, OpenIntents int
+	// Queued rows wait for the database, SpoolRows of SpoolBytes for it to work
+	// again, Held ones for any place at all; OpenIntents requests are in flight.
+	Queued, SpoolRows, Held, OpenIntents int
+	SpoolBytes                           int64
+	// Failing says that the database does not take rows.
+	Failing bool
 	// LastCommit is how long the last commit took.
 	LastCommit time.Duration
 }
@@ -63,37 +94,43 @@ type Ledger struct {
 	path    string
 	opts    Options
 	lock    *os.File // holds the file lock until Close
-	writer  *writer
+	store   store
 	reader  *Reader
 	intents *journal
+	spool   *spool
+	intake  *intake
 
 	recovered int
 
-	// closing protects closed and the sending side of queue: senders hold it
-	// for reading, so that Close can't close the queue under them.
-	closing sync.RWMutex
-	closed  bool
-	queue   chan *entry
-	stopped chan struct{} // closed when the writer goroutine has ended
+	closed  atomic.Bool
+	hurry   chan struct{} // closed when Close waits no more
+	stopped chan struct{} // closed when the keeper has ended
 
-	rows, batches, duplicates, failed atomic.Uint64
-	lastCommit                        atomic.Int64
+	// sick is why rows can't be made durable, nil while they can.
+	sick    atomic.Pointer[error]
+	failing atomic.Bool
+	held    atomic.Int64
+
+	rows, batches, duplicates, spooled, failed atomic.Uint64
+	lastCommit                                 atomic.Int64
 }
 
-// entry is one row on its way to the disk. result takes exactly one value.
-type entry struct {
-	row    tenancy.Row
-	result chan error
-}
+// replayPatience is how long Open stores what is in the spool before it leaves
+// the rest to be stored beside new rows.
+const replayPatience = 10 * time.Second
 
 // Open opens or creates the ledger at path, brings its schema up to date,
 // turns what a crash left in flight into rows with outcome lost, and starts the
 // writer. Only one process may have it open (ErrLocked); others read with
-// OpenReader. Beside the database lie its -wal and -shm files, a -lock file and
-// the -intents-* files.
+// OpenReader. Beside the database lie its -wal and -shm files, a -lock file, the
+// -intents-* files, while the database is not to be written the -spool-* files,
+// and -refused with the rows it will not have.
 func Open(path string, opts Options) (_ *Ledger, err error) {
 	opts = opts.withDefaults()
-	l := &Ledger{path: path, opts: opts, queue: make(chan *entry, opts.Queue), stopped: make(chan struct{})}
+	l := &Ledger{
+		path: path, opts: opts, intake: newIntake(opts.Queue),
+		hurry: make(chan struct{}), stopped: make(chan struct{}),
+	}
 	defer func() {
 		if err != nil {
 			l.release()
@@ -103,20 +140,40 @@ func Open(path string, opts Options) (_ *Ledger, err error) {
 	if l.lock, err = lockFile(path); err != nil {
 		return nil, err
 	}
-	if l.writer, err = openWriter(path, opts.BusyTimeout); err != nil {
+	w, err := openWriter(path, opts.BusyTimeout)
+	if err != nil {
 		return nil, err
 	}
-	if err = l.recover(); err != nil {
+	l.store = w
+	if opts.wrap != nil {
+		l.store = opts.wrap(w)
+	}
+	var spooled map[string]bool
+	if l.spool, spooled, err = openSpool(path, opts.Spool, l.damaged); err != nil {
+		return nil, fmt.Errorf("cannot read the spool: %w", explain(err))
+	}
+	if err = l.recover(spooled); err != nil {
 		return nil, err
 	}
-	if l.intents, err = newJournal(path); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), replayPatience)
+	defer cancel()
+	l.replay(ctx)
+	if l.intents, err = newJournal(path, opts.SyncIntents); err != nil {
 		return nil, err
 	}
 	if l.reader, err = openReader(path); err != nil {
 		return nil, err
 	}
-	go l.write()
+	go func() {
+		defer close(l.stopped)
+		newKeeper(l).run()
+	}()
 	return l, nil
+}
+
+func (l *Ledger) damaged(name string, at int64) {
+	l.opts.Log.Error("a file of the ledger's spool can't be read to its end; the whole of it is kept under another name",
+		"file", name, "byte", at, "kept", name+".damaged")
 }
 
 // release gives back whatever Open has acquired so far.
@@ -128,8 +185,11 @@ func (l *Ledger) release() error {
 	if l.intents != nil {
 		errs = append(errs, l.intents.close())
 	}
-	if l.writer != nil {
-		errs = append(errs, l.writer.close())
+	if l.spool != nil {
+		l.spool.close()
+	}
+	if l.store != nil {
+		errs = append(errs, l.store.close())
 	}
 	if l.lock != nil {
 		errs = append(errs, l.lock.Close())
@@ -137,36 +197,55 @@ func (l *Ledger) release() error {
 	return errors.Join(errs...)
 }
 
-// Begin notes that a request is about to be sent to a worker. The note survives
-// the death of the process, though not of the machine; it does not wait for the
-// disk. Every Begin must be followed by one Record with the same ID.
-func (l *Ledger) Begin(_ context.Context, in *tenancy.Intent) error {
-	if in.ID == "" || in.Start.IsZero() {
-		return errors.New("cannot announce a request without id and start")
+// Healthy returns nil while the row of a request that begins now can be made
+// durable, or else what keeps it from that: neither the database nor the spool
+// takes rows, or the database does not and the spool has no room for more than
+// the requests in flight.
+func (l *Ledger) Healthy() error {
+	if err := l.sick.Load(); err != nil {
+		return fmt.Errorf("rows can't be made durable in %s or beside it: %w", l.path, *err)
 	}
-	l.closing.RLock()
-	defer l.closing.RUnlock()
-	if l.closed {
-		return ErrClosed
-	}
-	if err := l.intents.begin(in); err != nil {
-		return fmt.Errorf("cannot announce request %s in %s: %w", in.ID, l.path, explain(err))
+	const rowRoom = 2048 // more than almost any row takes
+	if used := l.spool.bytes.Load(); used > 0 && used+int64(l.intents.open()+1)*rowRoom > l.opts.Spool {
+		return fmt.Errorf("%s does not take rows, and %w: %d bytes of %d are used", l.path, errSpoolFull, used, l.opts.Spool)
 	}
 	return nil
 }
 
-// Record stores a row and returns once it is durable. It is idempotent by
-// Row.ID: the same row again is no error, a different one is ErrConflict. The
-// row is copied. When ctx ends first the row may still become durable, and
-// Record may be called again to find out.
-func (l *Ledger) Record(ctx context.Context, row *tenancy.Row) error {
-	if err := row.Check(); err != nil {
-		return fmt.Errorf("cannot record a request: %w", err)
+// Begin notes that a request is about to be sent to a worker, and refuses one
+// whose row could not be made durable (see Healthy). The note survives the death
+// of the process, and that of the machine where Options.SyncIntents is set; only
+// then it waits for the disk. Every Begin must be followed by one Record with
+// the same ID.
+func (l *Ledger) Begin(_ context.Context, in *tenancy.Intent) error {
+	if in.ID == "" || in.Start.IsZero() {
+		return errors.New("cannot announce a request without id and start")
 	}
-	e := &entry{row: *row, result: make(chan error, 1)}
-	e.row.Labels = append([]string(nil), row.Labels...)
-	if err := l.enqueue(ctx, e); err != nil {
-		return fmt.Errorf("cannot record request %s: %w", row.ID, err)
+	if l.closed.Load() {
+		return ErrClosed
+	}
+	err := l.Healthy()
+	if err == nil {
+		err = explain(l.intents.begin(in))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot announce request %s in %s: %w", in.ID, l.path, err)
+	}
+	return nil
+}
+
+// Record stores a row and returns once it is durable: in the database, or in
+// the spool where the database does not take it in time. It is idempotent by
+// Row.ID: the same row again is no error. A row that differs from the one that
+// is stored is ErrConflict, but for one that takes the place of a lost request's.
+// What is refused for good is kept in the file of refused rows.
+//
+// The row is copied. When ctx ends first, the error is tenancy.ErrPending if the
+// row was taken: the ledger goes on to make it durable for as long as it is open.
+func (l *Ledger) Record(ctx context.Context, row *tenancy.Row) error {
+	e, err := l.hand(ctx, row)
+	if err != nil {
+		return err
 	}
 	select {
 	case err := <-e.result:
@@ -175,27 +254,29 @@ func (l *Ledger) Record(ctx context.Context, row *tenancy.Row) error {
 		}
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("cannot say whether request %s is recorded: %w", row.ID, ctx.Err())
+		return fmt.Errorf("request %s: %w (%w)", row.ID, tenancy.ErrPending, ctx.Err())
 	}
 }
 
-func (l *Ledger) enqueue(ctx context.Context, e *entry) error {
-	l.closing.RLock()
-	defer l.closing.RUnlock()
-	if l.closed {
-		return ErrClosed
+// RecordLater is as Record, for the rows of requests that were refused: it
+// returns when the row is taken, and waits for nothing but room among those that
+// were. A kill of the process can lose it.
+func (l *Ledger) RecordLater(ctx context.Context, row *tenancy.Row) error {
+	_, err := l.hand(ctx, row)
+	return err
+}
+
+func (l *Ledger) hand(ctx context.Context, row *tenancy.Row) (*entry, error) {
+	if err := row.Check(); err != nil {
+		return nil, fmt.Errorf("cannot record a request: %w", err)
 	}
-	select {
-	case l.queue <- e:
-		return nil
-	default:
+	e := &entry{row: *row, result: make(chan error, 1)}
+	e.row.Labels = append([]string(nil), row.Labels...)
+	cleanTexts(&e.row)
+	if err := l.intake.put(ctx, e, l.intents.holds(row.ID)); err != nil {
+		return nil, fmt.Errorf("cannot record request %s: %w", row.ID, err)
 	}
-	select {
-	case l.queue <- e:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("the queue of %d rows stayed full: %w", cap(l.queue), ctx.Err())
-	}
+	return e, nil
 }
 
 // Rows yields the rows that ended in [from, to), by end time and id. It reads
@@ -220,124 +301,97 @@ func (l *Ledger) Stats() Stats {
 		Rows:        l.rows.Load(),
 		Batches:     l.batches.Load(),
 		Duplicates:  l.duplicates.Load(),
+		Spooled:     l.spooled.Load(),
 		Failed:      l.failed.Load(),
 		Recovered:   l.recovered,
-		Queued:      len(l.queue),
+		Queued:      l.intake.len(),
+		SpoolRows:   int(l.spool.rows.Load()),
+		SpoolBytes:  l.spool.bytes.Load(),
+		Held:        int(l.held.Load()),
 		OpenIntents: l.intents.open(),
+		Failing:     l.failing.Load(),
 		LastCommit:  time.Duration(l.lastCommit.Load()),
 	}
 }
 
-// Close stores everything queued, stops the writer and closes the files. Calls
-// of Begin and Record that come later fail with ErrClosed. A second Close does
-// nothing.
+// closePatience is how long Close waits for the database.
+const closePatience = 10 * time.Second
+
+// Close makes everything durable that was taken, stops the writer and closes the
+// files. Rows that the database does not take within ten seconds stay in the
+// spool, for the next Open. Calls of Begin and Record that come later fail with
+// ErrClosed. A second Close does nothing.
 func (l *Ledger) Close() error {
-	l.closing.Lock()
-	if l.closed {
-		l.closing.Unlock()
+	if l.closed.Swap(true) {
 		return nil
 	}
-	l.closed = true
-	close(l.queue)
-	l.closing.Unlock()
+	l.intake.close()
+	patience := time.AfterFunc(closePatience, func() { close(l.hurry) })
 	<-l.stopped
+	patience.Stop()
 	if err := l.release(); err != nil {
 		return fmt.Errorf("cannot close the ledger: %w", err)
 	}
 	return nil
 }
 
-// write is the writer goroutine: it takes what has queued up, commits it as one
-// transaction and answers, until the queue is closed and empty.
-func (l *Ledger) write() {
-	defer close(l.stopped)
-	batch := make([]*entry, 0, l.opts.MaxBatch)
-	for e := range l.queue {
-		batch = l.fill(append(batch[:0], e))
-		start := time.Now()
-		results, err := l.writer.commit(batch)
-		l.lastCommit.Store(int64(time.Since(start)))
+// replay stores what the spool has from before, as far as that can be done soon;
+// the keeper does the rest.
+func (l *Ledger) replay(ctx context.Context) {
+	for ctx.Err() == nil {
+		rows, err := l.spool.first(l.opts.MaxBatch)
+		if err != nil || len(rows) == 0 {
+			return
+		}
+		fates, err := l.commit(ctx, rows)
 		if err != nil {
-			err = explain(err)
-			l.failed.Add(uint64(len(batch)))
-			l.opts.Log.Error("ledger commit failed", "path", l.path, "rows", len(batch), "error", err)
-			for _, e := range batch {
-				e.result <- err
-			}
-			continue
+			return
 		}
-		l.batches.Add(1)
-		for i, e := range batch {
-			l.answer(e, results[i])
+		for _, f := range fates {
+			l.count(f)
+		}
+		if l.spool.stored() != nil {
+			return
 		}
 	}
 }
 
-// fill adds what waits in the queue right now, up to the batch's capacity.
-func (l *Ledger) fill(batch []*entry) []*entry {
-	for len(batch) < l.opts.MaxBatch {
-		select {
-		case e, ok := <-l.queue:
-			if !ok {
-				return batch
-			}
-			batch = append(batch, e)
-		default:
-			return batch
-		}
-	}
-	return batch
-}
-
-// answer reports the fate of one row of a committed batch. Its intent is done
-// with in any case but a conflict: then the id has a row, but not this one.
-func (l *Ledger) answer(e *entry, res result) {
-	switch res {
-	case stored:
-		l.rows.Add(1)
-		l.intents.end(e.row.ID)
-		e.result <- nil
-	case repeated:
-		l.duplicates.Add(1)
-		l.intents.end(e.row.ID)
-		e.result <- nil
-	case conflicting:
-		l.failed.Add(1)
-		e.result <- ErrConflict
-	}
-}
-
-// recover turns the intents of a process that died into rows.
-func (l *Ledger) recover() error {
+// recover turns the intents of a process that died into rows, but for those
+// whose rows are in the spool.
+func (l *Ledger) recover(spooled map[string]bool) error {
 	old, err := readJournals(l.path)
 	if err != nil {
 		return err
 	}
-	if len(old.intents) > 0 {
-		batch := make([]*entry, len(old.intents))
-		for i := range old.intents {
-			batch[i] = &entry{row: lostRow(&old.intents[i])}
+	var rows []*tenancy.Row
+	for i := range old.intents {
+		if !spooled[old.intents[i].ID] {
+			rows = append(rows, lostRow(&old.intents[i]))
 		}
-		results, err := l.writer.commit(batch)
+	}
+	for len(rows) > 0 {
+		n := min(len(rows), l.opts.MaxBatch)
+		fates, err := l.commit(context.Background(), rows[:n])
 		if err != nil {
-			return fmt.Errorf("cannot note the requests that were in flight: %w", explain(err))
+			return fmt.Errorf("cannot note the requests that were in flight: %w", err)
 		}
-		for _, res := range results {
-			if res == stored {
+		for _, f := range fates {
+			if f.result == stored {
 				l.recovered++
 			}
 		}
-		if l.recovered > 0 {
-			l.opts.Log.Warn("requests were in flight when the gateway stopped; they are marked as lost", "path", l.path, "requests", l.recovered)
-		}
+		rows = rows[n:]
+	}
+	if l.recovered > 0 {
+		l.opts.Log.Warn("requests were in flight when the gateway stopped; they are marked as lost", "path", l.path, "requests", l.recovered)
 	}
 	return old.remove()
 }
 
 // lostRow is the row of a request whose end nobody saw. It charges nothing:
 // what the worker did is not known.
-func lostRow(in *tenancy.Intent) tenancy.Row {
-	return tenancy.Row{
+func lostRow(in *tenancy.Intent) *tenancy.Row {
+	row := &tenancy.Row{
 		ID: in.ID, RequestID: in.RequestID, DecisionID: in.DecisionID, PolicyRevision: in.PolicyRevision,
 		Tenant: in.Tenant, Team: in.Team, Principal: in.Principal, KeyID: in.KeyID,
 		Operation: in.Operation, Dialect: in.Dialect,
@@ -345,6 +399,8 @@ func lostRow(in *tenancy.Intent) tenancy.Row {
 		Flags: in.Flags | tenancy.FlagRecovered, Start: in.Start,
 		Outcome: tenancy.OutcomeLost, Phase: tenancy.PhasePrefill,
 	}
+	cleanTexts(row)
+	return row
 }
 
 // dbNanos is an instant as the database keeps it. Instants beyond the reach of

@@ -301,7 +301,7 @@ func TestLostRequestsAreMarkedOnce(t *testing.T) {
 	if n := strings.Count(log.String(), "in flight"); n != 1 {
 		t.Errorf("log %q", log.String())
 	}
-	if names, err := journalFiles(path); err != nil || len(names) != 0 {
+	if names, err := intentFiles(path).files(); err != nil || len(names) != 0 {
 		t.Errorf("journal files left: %v, %v", names, err)
 	}
 }

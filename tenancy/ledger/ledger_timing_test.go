@@ -30,7 +30,7 @@ func BenchmarkRecord(b *testing.B) {
 }
 
 func BenchmarkBegin(b *testing.B) {
-	j, err := newJournal(tempPath(b))
+	j, err := newJournal(tempPath(b), false)
 	if err != nil {
 		b.Fatal(err)
 	}

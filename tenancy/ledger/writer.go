@@ -8,20 +8,13 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
-	"reflect"
 	"strings"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver named "sqlite"
-)
+	"modernc.org/sqlite" // and the driver named "sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 
-// result is the fate of one row of a committed batch.
-type result uint8
-
-const (
-	stored      result = iota // new, and durable now
-	repeated                  // the same row was stored before
-	conflicting               // another row has the id
+	"github.com/sluicegate/sluice/tenancy"
 )
 
 // writer is the connection that writes. One goroutine uses it at a time.
@@ -30,6 +23,7 @@ type writer struct {
 	conn   *sql.Conn
 	insert *sql.Stmt
 	byID   *sql.Stmt
+	update *sql.Stmt
 	values []any
 }
 
@@ -79,6 +73,10 @@ func openWriter(path string, busy time.Duration) (_ *writer, err error) {
 	if err != nil {
 		return nil, err
 	}
+	w.update, err = w.conn.PrepareContext(ctx, "UPDATE requests SET ("+columnNames()+") = ("+marks+") WHERE id = ?")
+	if err != nil {
+		return nil, err
+	}
 	return w, nil
 }
 
@@ -94,27 +92,25 @@ func createPrivate(path string) error {
 	case err != nil:
 		return err
 	}
-	return f.Close()
+	return errors.Join(f.Close(), syncFolder(path))
 }
 
-// commit stores the rows in one transaction. An error means that none is known
-// to be durable; otherwise each has its result.
-func (w *writer) commit(batch []*entry) ([]result, error) {
-	ctx := context.Background()
+// commit implements store.
+func (w *writer) commit(ctx context.Context, rows []*tenancy.Row) ([]result, error) {
 	if _, err := w.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return nil, err
 	}
-	results := make([]result, len(batch))
-	for i, e := range batch {
-		res, err := w.store(ctx, e)
+	results := make([]result, len(rows))
+	for i, row := range rows {
+		res, err := w.store(ctx, row)
 		if err != nil {
-			w.rollback(ctx)
+			w.rollback()
 			return nil, err
 		}
 		results[i] = res
 	}
 	if _, err := w.conn.ExecContext(ctx, "COMMIT"); err != nil {
-		w.rollback(ctx)
+		w.rollback()
 		return nil, err
 	}
 	return results, nil
@@ -122,30 +118,43 @@ func (w *writer) commit(batch []*entry) ([]result, error) {
 
 // rollback ends a transaction that failed. SQLite may have ended it already,
 // for instance when the disk is full, and then says so; that is no news.
-func (w *writer) rollback(ctx context.Context) { _, _ = w.conn.ExecContext(ctx, "ROLLBACK") }
+func (w *writer) rollback() { _, _ = w.conn.ExecContext(context.Background(), "ROLLBACK") }
 
-func (w *writer) store(ctx context.Context, e *entry) (result, error) {
-	w.values = appendValues(w.values[:0], &e.row)
+func (w *writer) store(ctx context.Context, row *tenancy.Row) (result, error) {
+	w.values = appendValues(w.values[:0], row)
 	res, err := w.insert.ExecContext(ctx, w.values...)
 	if err != nil {
-		return 0, err
+		return 0, refusal(err)
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 1 {
 		return stored, err
 	}
-	there, err := scanRow(w.byID.QueryRowContext(ctx, e.row.ID).Scan)
+	there, err := scanRow(w.byID.QueryRowContext(ctx, row.ID).Scan)
 	if err != nil {
 		return 0, err
 	}
-	// Compared as stored: instants and empty lists have one form there.
-	if reflect.DeepEqual(appendValues(nil, there), w.values) {
-		return repeated, nil
+	fate, replace := compare(there, row)
+	if replace {
+		_, err = w.update.ExecContext(ctx, append(w.values, row.ID)...)
 	}
-	return conflicting, nil
+	return fate, refusal(err)
+}
+
+// refusal marks the errors of SQLite that are about the row.
+func refusal(err error) error {
+	var se *sqlite.Error
+	if !errors.As(err, &se) {
+		return err
+	}
+	switch se.Code() & 0xff {
+	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE:
+		return &rowError{err}
+	}
+	return err
 }
 
 func (w *writer) close() error {
-	for _, stmt := range []*sql.Stmt{w.insert, w.byID} {
+	for _, stmt := range []*sql.Stmt{w.insert, w.byID, w.update} {
 		if stmt != nil {
 			stmt.Close()
 		}
