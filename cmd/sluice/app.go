@@ -229,8 +229,8 @@ func (m meters) Observe(s *gateway.Summary) {
 // install makes a generation the one of every request that begins from now on. Limits, workers and the
 // ledger are the same as before; requests that run keep the generation they have.
 func (a *app) install(old, fresh *generation) {
+	a.meter.inForce(old, fresh) // first, so that its rules have their names when they are counted
 	a.gateway.Swap(fresh.state)
-	a.meter.inForce(old, fresh)
 }
 
 // details says, in words of a fixed list, what is amiss although the gateway can serve.

@@ -257,10 +257,14 @@ type reading struct {
 	readPrint, checkedPrint fingerprint
 }
 
-// watch returns what is worth watching after the load, and how it was.
+// watch returns what is worth watching after the load, and how it was. Files of which no whole state was
+// read are worth another look whatever they come to rest at.
 func (r *reading) watch(err error) (sources, fingerprint) {
-	if err == nil {
+	switch {
+	case err == nil:
 		return r.read, r.readPrint
+	case errors.Is(err, errUnstable):
+		return r.checked, fingerprint{}
 	}
 	return r.checked, r.checkedPrint
 }

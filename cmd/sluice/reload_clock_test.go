@@ -170,6 +170,9 @@ func TestFilesThatNeverSettle(t *testing.T) {
 		if err != nil || !errors.Is(a.err, errUnstable) || a.number != 1 {
 			t.Errorf("%v %+v", err, a)
 		}
+		if _, print := r.watched(); print != (fingerprint{}) {
+			t.Error("a state that was never loaded counts as known")
+		}
 		r.now = now
 		if a, err := r.Reload(t.Context(), causeAdmin); err != nil || a.err != nil || a.number != 2 {
 			t.Errorf("once they hold still: %v %+v", err, a)
