@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,9 +18,7 @@ func TestToolsOnALiveLog(t *testing.T) {
 	ask := func(tenant string, more map[string]any) string {
 		t.Helper()
 		body := user("tell me of rivers")
-		for k, v := range more {
-			body[k] = v
-		}
+		maps.Copy(body, more)
 		got, err := r.tour.ask(t.Context(), tenant, body)
 		if err != nil {
 			t.Fatal(err)
