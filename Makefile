@@ -96,7 +96,7 @@ lint: native ## gofmt, go vet, golangci-lint with the import rules
 .PHONY: policies
 policies: build ## test the shipped policies, each rule seen both ways
 	$(call say,policies)
-	@$(BIN) policy test --coverage --min-coverage 100 policies
+	@$(BIN) policy test --coverage=operands --min-coverage 100 policies
 
 .PHONY: demo
 demo: build ## the whole thing on this machine, with simulated workers

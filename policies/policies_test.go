@@ -70,7 +70,7 @@ func report(t *testing.T, r *policytest.Result) {
 
 // The tests of the whole library pass, its policies in force together included.
 func TestLibrary(t *testing.T) {
-	r, err := policytest.Run(FS, []string{"."}, policytest.Options{Orders: 10})
+	r, err := policytest.Run(FS, []string{"."}, policytest.Options{Orders: 10, Operands: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestFoldersByThemselves(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := policytest.Run(sub, []string{"."}, policytest.Options{})
+			r, err := policytest.Run(sub, []string{"."}, policytest.Options{Operands: true})
 			if err != nil {
 				t.Fatal(err)
 			}
