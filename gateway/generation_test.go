@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -95,51 +96,29 @@ func TestCountersOutliveGenerations(t *testing.T) {
 	text := bound("limits", "Deny", "  limits:\n    - { name: l, unit: requests, window: day, limit: 20, key: [tenant.id] }\n")
 	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
 	r := newRig(t, []string{worker.URL()}, withPolicies(t, text))
-	var served, refused atomic.Int32
-	done := make(chan error, 4)
-	for range cap(done) {
-		go func() {
-			for range 10 {
-				resp, body := r.chat(streamBody).Answer()
-				switch {
-				case resp.StatusCode == 200 && strings.Contains(body, "[DONE]"):
-					served.Add(1)
-				case resp.StatusCode == 429:
-					refused.Add(1)
-				default:
-					done <- fmt.Errorf("got %d %s", resp.StatusCode, body)
-					return
-				}
-			}
-			done <- nil
-		}()
-	}
-	stop := make(chan struct{})
-	swaps := make(chan int)
-	go func() {
-		n := 0
-		for {
-			select {
-			case <-stop:
-				swaps <- n
-				return
+	sets := []*policy.Set{compile(t, text), compile(t, text)} // equal, and not the same
+	var served, refused, swaps atomic.Int32
+	client := func() {
+		for range 10 {
+			st := *r.g.State()
+			st.Policies, st.Generation = sets[swaps.Add(1)%2], st.Generation+1
+			r.g.Swap(&st)
+			resp, body := r.chat(streamBody).Answer()
+			switch {
+			case resp.StatusCode == 200 && strings.Contains(body, "[DONE]"):
+				served.Add(1)
+			case resp.StatusCode == 429:
+				refused.Add(1)
 			default:
-				st := *r.g.State()
-				st.Policies, st.Generation = compile(t, text), st.Generation+1
-				r.g.Swap(&st)
-				n++
+				t.Errorf("got %d %s", resp.StatusCode, body)
 			}
 		}
-	}()
-	for range cap(done) {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
 	}
-	close(stop)
-	if n := <-swaps; n == 0 {
-		t.Error("nothing was swapped")
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(client)
 	}
+	clients.Wait()
 	r.idle()
 	if served.Load() != 20 || refused.Load() != 20 {
 		t.Errorf("%d were served and %d refused, want 20 and 20", served.Load(), refused.Load())

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"testing"
 	"time"
@@ -39,7 +38,7 @@ func BenchmarkAnswer(b *testing.B) {
 			worker := gatewaytest.NewWorker(b, gatewaytest.Chat("a"))
 			r := newRig(b, []string{worker.URL()}, withPolicies(b, c.policies), withState(func(st *State) { st.Classifier = slowScan(10 * time.Millisecond) }),
 				withParts(func(p *Parts) {
-					p.Log = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError}))
+					p.Log = slog.New(slog.DiscardHandler)
 				}))
 			conn := r.dial()
 			b.ReportAllocs()

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -69,24 +70,13 @@ func TestStorm(t *testing.T) {
 		random = append(random, script[rand.IntN(len(script))])
 	}
 	worker.Script(random...)
+	sets := []*policy.Set{compile(t, set), compile(t, set)}
 	const clients, each = 8, 40
-	done := make(chan error, clients)
+	var work sync.WaitGroup
 	for c := range clients {
-		go func() { done <- storm(r, c*each, each) }()
+		work.Go(func() { storm(t, r, sets, c*each, each) })
 	}
-	for left := clients; left > 0; {
-		select {
-		case err := <-done:
-			if err != nil {
-				t.Error(err)
-			}
-			left--
-		default:
-			st := *r.g.State()
-			st.Policies, st.Generation = compile(t, set), st.Generation+1
-			r.g.Swap(&st)
-		}
-	}
+	work.Wait()
 	r.idle()
 	eventually(t, "the connections to end", func() bool { return r.g.Connections() == 0 })
 	log.mu.Lock()
@@ -116,9 +106,15 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// storm sends n requests of different kinds, each in words of its own.
-func storm(r *rig, first, n int) error {
+// storm sends n requests of different kinds, each in words of its own, and has a new
+// generation every few.
+func storm(t *testing.T, r *rig, sets []*policy.Set, first, n int) {
 	for i := first; i < first+n; i++ {
+		if i%4 == 0 {
+			st := *r.g.State()
+			st.Policies, st.Generation = sets[i/4%2], st.Generation+1
+			r.g.Swap(&st)
+		}
 		more := ""
 		if i%7 == 0 {
 			more = `,"user":"odd"`
@@ -138,12 +134,11 @@ func storm(r *rig, first, n int) error {
 		case http.StatusOK, http.StatusBadGateway, http.StatusTooManyRequests:
 		case http.StatusForbidden:
 			if i%7 != 0 {
-				return fmt.Errorf("request %d got %d %s", i, resp.StatusCode, text)
+				t.Errorf("request %d got %d %s", i, resp.StatusCode, text)
 			}
 		default:
-			return fmt.Errorf("request %d got %d %s", i, resp.StatusCode, text)
+			t.Errorf("request %d got %d %s", i, resp.StatusCode, text)
 		}
 		c.Leave(gatewaytest.FIN)
 	}
-	return nil
 }
