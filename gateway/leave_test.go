@@ -198,25 +198,26 @@ func TestBlockedWriteEndsWithItsClient(t *testing.T) {
 	blocked := make(chan struct{})
 	worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
 		x.StreamHead()
-		sent := make(chan struct{})
+		sent, over := make(chan struct{}), make(chan struct{})
+		defer close(over)
 		go func() {
 			for {
 				x.Chunk(event)
 				select {
 				case sent <- struct{}{}:
-				case <-x.Left:
+				case <-over:
 					return
 				}
 			}
 		}()
-		for {
+		for x.Pause(0) {
 			select {
 			case <-sent:
 			case <-x.Left:
 				return
 			case <-time.After(300 * time.Millisecond): // nothing is taken any more
 				close(blocked)
-				<-x.Left
+				x.WaitLeft()
 				return
 			}
 		}
