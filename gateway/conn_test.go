@@ -146,14 +146,13 @@ func TestAfterWrite(t *testing.T) {
 	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
 	r := newRig(t, []string{worker.URL()})
 	client := r.dial()
+	client.Send("GET", "/healthz", "")
+	client.Answer() // the connection is served from here on
+	r.g.conns.mu.Lock()
 	var c *conn
-	eventually(t, "the connection", func() bool {
-		r.g.conns.mu.Lock()
-		defer r.g.conns.mu.Unlock()
-		for c = range r.g.conns.set {
-		}
-		return c != nil
-	})
+	for c = range r.g.conns.set {
+	}
+	r.g.conns.mu.Unlock()
 	var calls []string
 	note := func(what string) func() { return func() { calls = append(calls, what) } }
 	c.afterWrite(note("replaced"))
