@@ -312,12 +312,13 @@ func TestEveryOverloadIsPriced(t *testing.T) {
 	slowness := h.slowness(t)
 	admitted, called := 0, map[string]bool{}
 	var slowest, largest measure
-	for _, name := range slices.Sorted(maps.Keys(h.c.env.Functions())) {
+	for n, name := range slices.Sorted(maps.Keys(h.c.env.Functions())) {
 		for _, o := range h.c.env.Functions()[name].OverloadDecls() {
+			// One goroutine: the race detector is slow and has nothing to find here.
+			if called[o.ID()] = called[o.ID()] || raceFactor > 1 && n%10 != 0; called[o.ID()] && raceFactor > 1 {
+				continue
+			}
 			for _, call := range calls(name, o) {
-				if called[o.ID()] && raceFactor > 1 {
-					break // the race detector is slow, and time is not its concern
-				}
 				x := h.dearest(call[0], call[1], true)
 				if x == nil {
 					x = h.dearest(call[0], call[1], false)
