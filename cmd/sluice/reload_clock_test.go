@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -158,12 +159,13 @@ prices:
 func TestFilesThatNeverSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newClockRig(t, "currency: EUR\nprices: []\n")
-		n := 0
-		now := r.now
+		var n atomic.Int64
+		var still atomic.Bool
 		r.now = func() time.Time { // is asked in the middle of each load
-			n++
-			write(t, r.dir, map[string]string{"dear/dear.yaml": dearRequests + fmt.Sprintf("# %d\n", n)})
-			return now()
+			if !still.Load() {
+				write(t, r.dir, map[string]string{"dear/dear.yaml": dearRequests + fmt.Sprintf("# %d\n", n.Add(1))})
+			}
+			return time.Now()
 		}
 		r.start(t)
 		a, err := r.Reload(t.Context(), causeAdmin)
@@ -173,7 +175,7 @@ func TestFilesThatNeverSettle(t *testing.T) {
 		if _, print := r.watched(); print != (fingerprint{}) {
 			t.Error("a state that was never loaded counts as known")
 		}
-		r.now = now
+		still.Store(true)
 		if a, err := r.Reload(t.Context(), causeAdmin); err != nil || a.err != nil || a.number != 2 {
 			t.Errorf("once they hold still: %v %+v", err, a)
 		}
