@@ -169,7 +169,7 @@ func (a *app) buildTokens() (err error) {
 
 func (a *app) openLedger() (err error) {
 	a.limiter = ratelimit.New(ratelimit.DefaultConfig())
-	a.ledger, err = ledger.Open(a.cfg.Ledger.Path, ledger.Options{Log: a.log})
+	a.ledger, err = a.openBooks()
 	if err != nil {
 		return err
 	}
@@ -240,6 +240,12 @@ func (a *app) details() (words []string) {
 	}
 	if a.decisions != nil && !a.decisions.Ready() {
 		words = append(words, "decision_log_full")
+	}
+	switch {
+	case a.ledger.Healthy() != nil:
+		words = append(words, "ledger_full")
+	case a.ledger.Stats().Failing:
+		words = append(words, "ledger_failing")
 	}
 	return words
 }

@@ -32,7 +32,11 @@ func newChargebackCommand() *cobra.Command {
 }
 
 // exportFlags are what `chargeback export` was asked for.
-type exportFlags struct{ config, ledger, prices, period, output string }
+type exportFlags struct {
+	config, ledger, prices, period, output string
+
+	books LedgerConfig // of the configuration, if one was given
+}
 
 func newExportCommand() *cobra.Command {
 	var f exportFlags
@@ -85,7 +89,7 @@ func export(ctx context.Context, f exportFlags, stdout, stderr io.Writer) error 
 			return err
 		}
 	}
-	reader, err := ledger.OpenReader(f.ledger)
+	reader, err := f.open()
 	if err != nil {
 		return err
 	}
@@ -131,8 +135,16 @@ func (f *exportFlags) complete() error {
 	if err != nil {
 		return err
 	}
-	f.ledger, f.prices = cmp.Or(f.ledger, cfg.Ledger.Path), cmp.Or(f.prices, cfg.Prices.File)
+	f.books, f.prices = cfg.Ledger, cmp.Or(f.prices, cfg.Prices.File)
 	return nil
+}
+
+// open opens the ledger that was asked for: a file, or else that of the configuration.
+func (f *exportFlags) open() (*ledger.Reader, error) {
+	if f.ledger != "" {
+		return ledger.OpenReader(f.ledger)
+	}
+	return booksReader(&f.books)
 }
 
 // writeWhole holds back what write makes until it is whole: half an export on standard output would look

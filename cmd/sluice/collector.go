@@ -103,6 +103,10 @@ var (
 	descLedgerRows  = desc("sluice_ledger_rows_total", "Rows made durable.")
 	descLedgerQueue = desc("sluice_ledger_queue", "Rows waiting for the writer.")
 	descLedgerOpen  = desc("sluice_ledger_open_intents", "Requests noted as in flight.")
+	descLedgerSpool = desc("sluice_ledger_spool_bytes", "Rows in the spool, which wait for the database to take them.")
+	descLedgerHeld  = desc("sluice_ledger_held_rows", "Rows that neither the database nor the spool takes; new requests are refused.")
+	descLedgerBad   = desc("sluice_ledger_refused_rows_total", "Rows that the database refuses for what is in them; the file of refused rows has them.")
+	descLedgerFails = desc("sluice_ledger_failing", "1 while the database does not take rows.")
 	descLedgerLost  = desc("sluice_ledger_recovered", "Requests found lost at start.")
 )
 
@@ -406,4 +410,12 @@ func (c *stateCollector) collectBooks(ch chan<- prometheus.Metric) {
 	gauge(ch, descLedgerQueue, float64(st.Queued))
 	gauge(ch, descLedgerOpen, float64(st.OpenIntents))
 	gauge(ch, descLedgerLost, float64(st.Recovered))
+	gauge(ch, descLedgerSpool, float64(st.SpoolBytes))
+	gauge(ch, descLedgerHeld, float64(st.Held))
+	counter(ch, descLedgerBad, float64(st.Failed))
+	failing := 0.0
+	if st.Failing {
+		failing = 1
+	}
+	gauge(ch, descLedgerFails, failing)
 }

@@ -255,11 +255,6 @@ type PricesConfig struct {
 	File string `yaml:"file"`
 }
 
-// LedgerConfig names the SQLite database of the ledger.
-type LedgerConfig struct {
-	Path string `yaml:"path"`
-}
-
 // MetricsConfig bounds the metrics.
 type MetricsConfig struct {
 	Tenants   []string `yaml:"tenants"`   // tenants with series of their own; all others are `other`
@@ -327,7 +322,7 @@ func DefaultConfig() Config {
 		},
 		Tokens:  TokensConfig{SampleEvery: 200, RemoteTimeout: time.Second, RemoteParallel: 16, CacheBytes: 256 * MiB},
 		Scoring: defaultScoring(),
-		Ledger:  LedgerConfig{Path: "sluice.db"},
+		Ledger:  defaultLedger(),
 		Metrics: MetricsConfig{MaxSeries: 10000},
 		Drain:   DrainConfig{Delay: 5 * time.Second, Deadline: 300 * time.Second},
 		Log:     LogConfig{Level: "info", Format: "json"},

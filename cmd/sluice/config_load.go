@@ -133,6 +133,7 @@ func (c *Config) paths() []configPath {
 		{"policy.dir", &c.Policy.Dir, true},
 		{"cacheIsolation.keyFile", &c.CacheIsolation.KeyFile, false},
 		{"prices.file", &c.Prices.File, false},
+		{"ledger.postgresFile", &c.Ledger.PostgresFile, false},
 		{"decisionLog.hashKeyFile", &c.DecisionLog.HashKeyFile, false},
 	}
 	for i := range c.Labels.External {

@@ -146,7 +146,7 @@ func TestLoadConfigFull(t *testing.T) {
 			Prior: PriorConfig{Base: 60 * time.Millisecond, PerKilo: 400 * time.Millisecond, PerSeq: time.Millisecond, Attention: 2 * time.Millisecond},
 		},
 		Prices:         PricesConfig{File: in("prices.yaml")},
-		Ledger:         LedgerConfig{Path: in("ledger.db")},
+		Ledger:         LedgerConfig{Path: in("ledger.db"), PostgresFile: in("ledger.dsn"), Spool: 64 * MiB, SyncIntents: true},
 		Metrics:        MetricsConfig{Tenants: []string{"acme"}, MaxSeries: 500},
 		TrustedProxies: []string{"10.0.0.0/8", "2001:db8::1"},
 		Drain:          DrainConfig{Delay: time.Second, Deadline: 10 * time.Second},

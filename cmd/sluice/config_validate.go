@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -376,11 +375,7 @@ func (v *validator) files() {
 			v.readable(p)
 		}
 	}
-	if v.cfg.Ledger.Path == "" {
-		v.errorf("ledger.path", "is missing, should be the SQLite database to write to")
-	} else if st, err := os.Stat(filepath.Dir(v.cfg.Ledger.Path)); err != nil || !st.IsDir() {
-		v.errorf("ledger.path", "the folder %s does not exist; make it first", filepath.Dir(v.cfg.Ledger.Path))
-	}
+	v.ledger()
 	secrets := []configPath{{"listen.admin.tokenFile", &v.cfg.Listen.Admin.TokenFile, false}}
 	for i := range v.cfg.Pools {
 		secrets = append(secrets, configPath{fmt.Sprintf("pools[%d].apiKeyFile", i), &v.cfg.Pools[i].APIKeyFile, false})

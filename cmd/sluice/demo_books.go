@@ -11,14 +11,13 @@ import (
 
 	"github.com/sluicegate/sluice/tenancy"
 	"github.com/sluicegate/sluice/tenancy/chargeback"
-	"github.com/sluicegate/sluice/tenancy/ledger"
 )
 
 // chargeback compares three accounts of all that was asked: what the workers
 // counted, what the ledger holds, and what the export says, each read on its
 // own.
 func (t *tour) chargeback(ctx context.Context) (string, error) {
-	reader, err := ledger.OpenReader(t.a.cfg.Ledger.Path)
+	reader, err := booksReader(&t.a.cfg.Ledger)
 	if err != nil {
 		return "", err
 	}

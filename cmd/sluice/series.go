@@ -121,6 +121,10 @@ func metricFamilies() []metricFamily {
 		{"sluice_ledger_queue", nil, 0},
 		{"sluice_ledger_open_intents", nil, 0},
 		{"sluice_ledger_recovered", nil, 0},
+		{"sluice_ledger_spool_bytes", nil, 0},
+		{"sluice_ledger_held_rows", nil, 0},
+		{"sluice_ledger_refused_rows_total", nil, 0},
+		{"sluice_ledger_failing", nil, 0},
 	}
 }
 

@@ -28,7 +28,11 @@ func TestMain(m *testing.M) {
 		lockChild(path)
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if theServer != nil {
+		theServer.stop()
+	}
+	os.Exit(code)
 }
 
 // crashChild serves requests until it is killed. It says on its output what a

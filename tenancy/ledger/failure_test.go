@@ -62,7 +62,7 @@ func serve(t testing.TB, l *Ledger, id string) error {
 // A full disk keeps rows from the database; the spool has them until there is
 // space again.
 func TestFullDisk(t *testing.T) {
-	l := open(t, tempPath(t), Options{Retry: time.Millisecond})
+	l := mustOpen(t, tempPath(t), Options{Retry: time.Millisecond})
 	if err := serve(t, l, "before"); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestFullDisk(t *testing.T) {
 // its row.
 func TestLockedDatabase(t *testing.T) {
 	path := tempPath(t)
-	l := open(t, path, impatient())
+	l := mustOpen(t, path, impatient())
 	release := hold(t, path)
 	for i := range 20 {
 		if err := serve(t, l, fmt.Sprint(i)); err != nil {
@@ -132,7 +132,7 @@ func TestNowhereToWrite(t *testing.T) {
 	path := tempPath(t)
 	opts := impatient()
 	opts.Spool = -1
-	l := open(t, path, opts)
+	l := mustOpen(t, path, opts)
 	release := hold(t, path)
 	for i := range 3 {
 		if err := l.Begin(t.Context(), intent(fmt.Sprint(i))); err != nil {
@@ -176,7 +176,7 @@ func TestSpoolIsBounded(t *testing.T) {
 	path := tempPath(t)
 	opts := impatient()
 	opts.Spool = 64 << 10
-	l := open(t, path, opts)
+	l := mustOpen(t, path, opts)
 	release := hold(t, path)
 	let := 0
 	for ; l.Healthy() == nil; let++ {
@@ -204,7 +204,7 @@ func TestSpoolIsBounded(t *testing.T) {
 // is not lost either.
 func TestOneBadRow(t *testing.T) {
 	path := tempPath(t)
-	l := open(t, path, Options{})
+	l := mustOpen(t, path, Options{})
 	if _, err := l.store.(*writer).conn.ExecContext(t.Context(),
 		"CREATE TRIGGER t BEFORE INSERT ON requests WHEN NEW.tenant = 'bad' BEGIN SELECT RAISE(ABORT, 'no'); END"); err != nil {
 		t.Fatal(err)
@@ -262,14 +262,14 @@ func refusedRows(t *testing.T, path string) (rows []*tenancy.Row) {
 // that the first one stands.
 func TestALostRowGivesWay(t *testing.T) {
 	path := tempPath(t)
-	l := open(t, path, Options{})
+	l := mustOpen(t, path, Options{})
 	if err := l.Begin(t.Context(), intent("r")); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l = open(t, path, Options{})
+	l = mustOpen(t, path, Options{})
 	if rows := collect(t, l); len(rows) != 1 || rows[0].Outcome != tenancy.OutcomeLost {
 		t.Fatalf("rows %+v", rows)
 	}
@@ -298,7 +298,7 @@ func TestFullQueueHeedsContext(t *testing.T) {
 	path := tempPath(t)
 	opts := impatient()
 	opts.Queue, opts.Spool = 1, -1
-	l := open(t, path, opts)
+	l := mustOpen(t, path, opts)
 	release := hold(t, path)
 	if err := l.RecordLater(t.Context(), fullRow("held")); err != nil {
 		t.Fatal(err)
@@ -323,7 +323,7 @@ func TestFullQueueHeedsContext(t *testing.T) {
 // there at the next start.
 func TestCloseInAnOutage(t *testing.T) {
 	path := tempPath(t)
-	l := open(t, path, impatient())
+	l := mustOpen(t, path, impatient())
 	release := hold(t, path)
 	for i := range 5 {
 		if err := serve(t, l, fmt.Sprint(i)); err != nil {
@@ -337,7 +337,7 @@ func TestCloseInAnOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	release()
-	l = open(t, path, Options{})
+	l = mustOpen(t, path, Options{})
 	if n := len(collect(t, l)); n != 6 || l.Stats().Recovered != 0 {
 		t.Errorf("%d rows, stats %+v", n, l.Stats())
 	}
@@ -367,7 +367,7 @@ func copyLedger(t *testing.T, path string) string {
 // does not take it for lost.
 func TestKilledInAnOutage(t *testing.T) {
 	path := tempPath(t)
-	l := open(t, path, impatient())
+	l := mustOpen(t, path, impatient())
 	release := hold(t, path)
 	for i := range 10 {
 		if err := serve(t, l, fmt.Sprint(i)); err != nil {
@@ -379,7 +379,7 @@ func TestKilledInAnOutage(t *testing.T) {
 	}
 	crashed := copyLedger(t, path)
 	release()
-	after := open(t, crashed, Options{})
+	after := mustOpen(t, crashed, Options{})
 	rows := collect(t, after)
 	lost := 0
 	for _, row := range rows {
@@ -411,7 +411,7 @@ func (s *stuckStore) commit(ctx context.Context, rows []*tenancy.Row) ([]result,
 func TestStuckDatabase(t *testing.T) {
 	gate := make(chan struct{})
 	opts := Options{Patience: time.Millisecond, wrap: func(s store) store { return &stuckStore{s, gate} }}
-	l := open(t, tempPath(t), opts)
+	l := mustOpen(t, tempPath(t), opts)
 	for i := range 10 {
 		if err := serve(t, l, fmt.Sprint(i)); err != nil {
 			t.Fatal(err)

@@ -140,7 +140,7 @@ func TestDamagedJournal(t *testing.T) {
 	if err := os.WriteFile(intentFiles(path).name(7), append(text[:ends[1]], "garbage"...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l := open(t, path, Options{})
+	l := mustOpen(t, path, Options{})
 	if st := l.Stats(); st.Recovered != 3 {
 		t.Errorf("recovered %d, want the 3 of the first file, 2 of them in the second too", st.Recovered)
 	}

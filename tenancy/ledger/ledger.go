@@ -95,6 +95,7 @@ type Ledger struct {
 	opts    Options
 	lock    *os.File // holds the file lock until Close
 	store   store
+	away    bool // the database could not be reached when it was opened
 	reader  *Reader
 	intents *journal
 	spool   *spool
@@ -125,7 +126,19 @@ const replayPatience = 10 * time.Second
 // OpenReader. Beside the database lie its -wal and -shm files, a -lock file, the
 // -intents-* files, while the database is not to be written the -spool-* files,
 // and -refused with the rows it will not have.
-func Open(path string, opts Options) (_ *Ledger, err error) {
+func Open(path string, opts Options) (*Ledger, error) {
+	return open(path, opts, func(l *Ledger) error {
+		w, err := openWriter(path, l.opts.BusyTimeout)
+		if err != nil {
+			return err
+		}
+		l.store = w
+		l.reader, err = openReader(path)
+		return err
+	})
+}
+
+func open(path string, opts Options, connect func(l *Ledger) error) (_ *Ledger, err error) {
 	opts = opts.withDefaults()
 	l := &Ledger{
 		path: path, opts: opts, intake: newIntake(opts.Queue),
@@ -140,13 +153,11 @@ func Open(path string, opts Options) (_ *Ledger, err error) {
 	if l.lock, err = lockFile(path); err != nil {
 		return nil, err
 	}
-	w, err := openWriter(path, opts.BusyTimeout)
-	if err != nil {
+	if err = connect(l); err != nil {
 		return nil, err
 	}
-	l.store = w
 	if opts.wrap != nil {
-		l.store = opts.wrap(w)
+		l.store = opts.wrap(l.store)
 	}
 	var spooled map[string]bool
 	if l.spool, spooled, err = openSpool(path, opts.Spool, l.damaged); err != nil {
@@ -155,13 +166,12 @@ func Open(path string, opts Options) (_ *Ledger, err error) {
 	if err = l.recover(spooled); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), replayPatience)
-	defer cancel()
-	l.replay(ctx)
-	if l.intents, err = newJournal(path, opts.SyncIntents); err != nil {
-		return nil, err
+	if !l.away {
+		ctx, cancel := context.WithTimeout(context.Background(), replayPatience)
+		defer cancel()
+		l.replay(ctx)
 	}
-	if l.reader, err = openReader(path); err != nil {
+	if l.intents, err = newJournal(path, opts.SyncIntents); err != nil {
 		return nil, err
 	}
 	go func() {
@@ -371,6 +381,14 @@ func (l *Ledger) recover(spooled map[string]bool) error {
 	}
 	for len(rows) > 0 {
 		n := min(len(rows), l.opts.MaxBatch)
+		if l.away {
+			if err := l.spool.append(rows[:n]); err != nil {
+				return fmt.Errorf("cannot note the requests that were in flight: %w", explain(err))
+			}
+			l.recovered += n
+			rows = rows[n:]
+			continue
+		}
 		fates, err := l.commit(context.Background(), rows[:n])
 		if err != nil {
 			return fmt.Errorf("cannot note the requests that were in flight: %w", err)

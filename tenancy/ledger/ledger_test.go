@@ -22,7 +22,7 @@ var noon = time.Date(2026, 3, 10, 12, 0, 0, 123456789, time.UTC)
 // distantFuture and the zero time enclose all rows.
 var distantFuture = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func open(t testing.TB, path string, opts Options) *Ledger {
+func mustOpen(t testing.TB, path string, opts Options) *Ledger {
 	t.Helper()
 	l, err := Open(path, opts)
 	if err != nil {
@@ -85,7 +85,7 @@ func TestFullRowHasNoZeroField(t *testing.T) {
 
 func TestRowsComeBackAsRecorded(t *testing.T) {
 	path := tempPath(t)
-	l := open(t, path, Options{})
+	l := mustOpen(t, path, Options{})
 	least := &tenancy.Row{ID: "least", Outcome: tenancy.OutcomeDenied, Start: noon.Add(-time.Hour)}
 	late := fullRow("late")
 	late.Start = noon.In(time.FixedZone("+9", 9*3600)).Add(time.Hour)
@@ -102,7 +102,7 @@ func TestRowsComeBackAsRecorded(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again := open(t, path, Options{})
+	again := mustOpen(t, path, Options{})
 	if got := collect(t, again); !reflect.DeepEqual(got, want) {
 		t.Errorf("after a restart: %+v", got)
 	}
@@ -112,7 +112,7 @@ func TestRowsComeBackAsRecorded(t *testing.T) {
 }
 
 func TestRecordIsIdempotent(t *testing.T) {
-	l := open(t, tempPath(t), Options{})
+	l := mustOpen(t, tempPath(t), Options{})
 	for range 3 {
 		if err := l.Record(t.Context(), fullRow("r")); err != nil {
 			t.Fatal(err)
@@ -132,7 +132,7 @@ func TestRecordIsIdempotent(t *testing.T) {
 }
 
 func TestRecordRefusesNonsense(t *testing.T) {
-	l := open(t, tempPath(t), Options{})
+	l := mustOpen(t, tempPath(t), Options{})
 	row := fullRow("r")
 	row.CachedTokens = 901
 	if err := l.Record(t.Context(), row); err == nil || !strings.Contains(err.Error(), "more cached tokens") {
@@ -144,7 +144,7 @@ func TestRecordRefusesNonsense(t *testing.T) {
 }
 
 func TestRowIsCopied(t *testing.T) {
-	l := open(t, tempPath(t), Options{})
+	l := mustOpen(t, tempPath(t), Options{})
 	row := fullRow("r")
 	if err := l.Record(t.Context(), row); err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func TestRowIsCopied(t *testing.T) {
 }
 
 func TestRangesAreByEndTimeHalfOpen(t *testing.T) {
-	l := open(t, tempPath(t), Options{})
+	l := mustOpen(t, tempPath(t), Options{})
 	march := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	for i, end := range []time.Time{march.Add(-1), march, march.AddDate(0, 1, 0).Add(-1), march.AddDate(0, 1, 0)} {
 		row := fullRow(fmt.Sprint("r", i))
@@ -191,7 +191,7 @@ func TestRangesAreByEndTimeHalfOpen(t *testing.T) {
 func TestConcurrentRecords(t *testing.T) {
 	const workers, each = 32, 40
 	path := tempPath(t)
-	l := open(t, path, Options{Queue: 8, MaxBatch: 16})
+	l := mustOpen(t, path, Options{Queue: 8, MaxBatch: 16})
 	var wg sync.WaitGroup
 	for w := range workers {
 		wg.Go(func() {
@@ -229,7 +229,7 @@ func TestConcurrentRecords(t *testing.T) {
 
 func TestCloseStoresWhatIsQueued(t *testing.T) {
 	path := tempPath(t)
-	l := open(t, path, Options{})
+	l := mustOpen(t, path, Options{})
 	var wg sync.WaitGroup
 	errs := make([]error, 200)
 	for i := range errs {
@@ -252,14 +252,14 @@ func TestCloseStoresWhatIsQueued(t *testing.T) {
 	if err := l.Begin(t.Context(), intent("x")); !errors.Is(err, ErrClosed) {
 		t.Errorf("Begin after Close: %v", err)
 	}
-	if got := len(collect(t, open(t, path, Options{}))); got != want {
+	if got := len(collect(t, mustOpen(t, path, Options{}))); got != want {
 		t.Errorf("%d rows, %d were acknowledged", got, want)
 	}
 }
 
 func TestLostRequestsAreMarkedOnce(t *testing.T) {
 	path := tempPath(t)
-	l := open(t, path, Options{})
+	l := mustOpen(t, path, Options{})
 	for _, id := range []string{"done", "lost"} {
 		if err := l.Begin(t.Context(), intent(id)); err != nil {
 			t.Fatal(err)
@@ -276,7 +276,7 @@ func TestLostRequestsAreMarkedOnce(t *testing.T) {
 	}
 	var log bytes.Buffer
 	for i := range 2 {
-		l := open(t, path, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+		l := mustOpen(t, path, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 		if got, want := l.Stats().Recovered, 1-i; got != want {
 			t.Errorf("start %d recovered %d, want %d", i, got, want)
 		}
@@ -308,7 +308,7 @@ func TestLostRequestsAreMarkedOnce(t *testing.T) {
 
 func TestOneWriter(t *testing.T) {
 	path := tempPath(t)
-	open(t, path, Options{})
+	mustOpen(t, path, Options{})
 	if _, err := Open(path, Options{}); !errors.Is(err, ErrLocked) {
 		t.Errorf("a second writer: %v", err)
 	}
@@ -319,7 +319,7 @@ func TestReaderSeesAndSnapshotDoesNot(t *testing.T) {
 	if _, err := OpenReader(path); err == nil || !strings.Contains(err.Error(), "does not exist") {
 		t.Errorf("reader of nothing: %v", err)
 	}
-	l := open(t, path, Options{})
+	l := mustOpen(t, path, Options{})
 	if err := l.Record(t.Context(), fullRow("one")); err != nil {
 		t.Fatal(err)
 	}
@@ -372,7 +372,7 @@ func TestReaderSeesAndSnapshotDoesNot(t *testing.T) {
 }
 
 func TestReadingStopsEarlyAndOnCancel(t *testing.T) {
-	l := open(t, tempPath(t), Options{})
+	l := mustOpen(t, tempPath(t), Options{})
 	for i := range 20 {
 		if err := l.Record(t.Context(), fullRow(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
@@ -430,7 +430,7 @@ func TestOpenRefusesWhatIsNoLedger(t *testing.T) {
 	})
 	f("other database", "another program", func(p string) { exec(p, "CREATE TABLE t (x)") })
 	f("newer schema", "use a newer program", func(p string) {
-		l := open(t, p, Options{})
+		l := mustOpen(t, p, Options{})
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -445,7 +445,7 @@ func TestOpenRefusesWhatIsNoLedger(t *testing.T) {
 func TestOddPaths(t *testing.T) {
 	for _, name := range []string{"a b.db", "q?mode=memory.db", "h#ash.db", "per%20cent.db", "ümlaut.db"} {
 		path := filepath.Join(t.TempDir(), name)
-		l := open(t, path, Options{})
+		l := mustOpen(t, path, Options{})
 		if err := l.Record(t.Context(), fullRow("r")); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -9,7 +9,17 @@ import (
 // BenchmarkRecord stores rows from many requests at once, each announced before,
 // as the gateway does. rows/s is the figure of interest.
 func BenchmarkRecord(b *testing.B) {
-	l := open(b, tempPath(b), Options{})
+	b.Run("sqlite", func(b *testing.B) { benchmarkRecord(b, mustOpen(b, tempPath(b), Options{})) })
+	b.Run("sqlite/synced intents", func(b *testing.B) {
+		benchmarkRecord(b, mustOpen(b, tempPath(b), Options{SyncIntents: true}))
+	})
+	b.Run("postgres", func(b *testing.B) {
+		dsn := postgresServer(b).database(b)
+		benchmarkRecord(b, mustOpenPostgres(b, tempPath(b), dsn, Options{}))
+	})
+}
+
+func benchmarkRecord(b *testing.B, l *Ledger) {
 	var n atomic.Int64
 	b.SetParallelism(128)
 	b.ReportAllocs()
@@ -24,9 +34,10 @@ func BenchmarkRecord(b *testing.B) {
 			}
 		}
 	})
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "rows/s")
 	st := l.Stats()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "rows/s")
 	b.ReportMetric(float64(st.Rows)/float64(st.Batches), "rows/commit")
+	b.ReportMetric(float64(st.Spooled), "spooled")
 }
 
 func BenchmarkBegin(b *testing.B) {

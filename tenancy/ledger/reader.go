@@ -16,9 +16,19 @@ import (
 // Reader reads a ledger that another process may be writing. Safe for
 // concurrent use.
 type Reader struct {
-	path string
-	db   *sql.DB
+	path    string
+	db      *sql.DB
+	dialect *dialect
 }
+
+// dialect is what the two databases want said differently.
+type dialect struct {
+	table string
+	mark  func(i int) string // the i-th argument, from 1
+	view  *sql.TxOptions     // of a transaction that sees one state
+}
+
+var sqliteDialect = &dialect{table: "requests", mark: func(int) string { return "?" }, view: &sql.TxOptions{ReadOnly: true}}
 
 // OpenReader opens an existing ledger for reading alone.
 func OpenReader(path string) (*Reader, error) {
@@ -38,7 +48,7 @@ func openReader(path string) (_ *Reader, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Reader{path: path, db: db}
+	r := &Reader{path: path, db: db, dialect: sqliteDialect}
 	defer func() {
 		if err != nil {
 			db.Close()
@@ -77,29 +87,29 @@ func readMode(path string) (string, error) {
 
 // Rows is as Ledger.Rows.
 func (r *Reader) Rows(ctx context.Context, from, to time.Time) iter.Seq2[*tenancy.Row, error] {
-	return rowsFrom(ctx, r.db, r.path, from, to)
+	return rowsFrom(ctx, r.db, r.dialect, r.path, from, to)
 }
 
 // Totals is as Ledger.Totals.
 func (r *Reader) Totals(ctx context.Context, from, to time.Time) ([]tenancy.Totals, error) {
-	return totalsFrom(ctx, r.db, r.path, from, to)
+	return totalsFrom(ctx, r.db, r.dialect, r.path, from, to)
 }
 
 // Snapshot freezes the ledger as it is now: Rows and Totals of the result see
 // the same rows however many are added meanwhile. Close it soon: the writer's
 // log can't be cut back while a snapshot needs it.
 func (r *Reader) Snapshot(ctx context.Context) (*Snapshot, error) {
-	tx, err := r.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	tx, err := r.db.BeginTx(ctx, r.dialect.view)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the ledger %s: %w", r.path, explain(err))
 	}
-	// SQLite fixes the state at the first read, not at BEGIN.
+	// The state is fixed at the first read, not at BEGIN.
 	var n int
-	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 FROM requests LIMIT 1)").Scan(&n); err != nil {
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 FROM "+r.dialect.table+" LIMIT 1) AS one").Scan(&n); err != nil {
 		_ = tx.Rollback()
 		return nil, fmt.Errorf("cannot read the ledger %s: %w", r.path, explain(err))
 	}
-	return &Snapshot{path: r.path, tx: tx}, nil
+	return &Snapshot{path: r.path, tx: tx, dialect: r.dialect}, nil
 }
 
 // Close releases the file. Snapshots are closed before it.
@@ -107,18 +117,19 @@ func (r *Reader) Close() error { return r.db.Close() }
 
 // Snapshot is a frozen view of a ledger. Not for concurrent use.
 type Snapshot struct {
-	path string
-	tx   *sql.Tx
+	path    string
+	tx      *sql.Tx
+	dialect *dialect
 }
 
 // Rows is as Ledger.Rows.
 func (s *Snapshot) Rows(ctx context.Context, from, to time.Time) iter.Seq2[*tenancy.Row, error] {
-	return rowsFrom(ctx, s.tx, s.path, from, to)
+	return rowsFrom(ctx, s.tx, s.dialect, s.path, from, to)
 }
 
 // Totals is as Ledger.Totals.
 func (s *Snapshot) Totals(ctx context.Context, from, to time.Time) ([]tenancy.Totals, error) {
-	return totalsFrom(ctx, s.tx, s.path, from, to)
+	return totalsFrom(ctx, s.tx, s.dialect, s.path, from, to)
 }
 
 // Close ends the view.
@@ -129,15 +140,18 @@ func (s *Snapshot) Close() error {
 	return nil
 }
 
+// period is the condition on rows of a time, whose arguments are its ends.
+func (d *dialect) period() string { return "end_ns >= " + d.mark(1) + " AND end_ns < " + d.mark(2) }
+
 type rowQuerier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-func rowsFrom(ctx context.Context, db rowQuerier, path string, from, to time.Time) iter.Seq2[*tenancy.Row, error] {
+func rowsFrom(ctx context.Context, db rowQuerier, d *dialect, path string, from, to time.Time) iter.Seq2[*tenancy.Row, error] {
 	return func(yield func(*tenancy.Row, error) bool) {
 		fail := func(err error) { yield(nil, fmt.Errorf("cannot read the ledger %s: %w", path, explain(err))) }
 		rows, err := db.QueryContext(ctx,
-			"SELECT "+columnNames()+" FROM requests WHERE end_ns >= ? AND end_ns < ? ORDER BY end_ns, id",
+			"SELECT "+columnNames()+" FROM "+d.table+" WHERE "+d.period()+" ORDER BY end_ns, id",
 			dbNanos(from), dbNanos(to))
 		if err != nil {
 			fail(err)
@@ -160,19 +174,22 @@ func rowsFrom(ctx context.Context, db rowQuerier, path string, from, to time.Tim
 	}
 }
 
-func totalsFrom(ctx context.Context, db rowQuerier, path string, from, to time.Time) ([]tenancy.Totals, error) {
-	out, err := queryTotals(ctx, db, from, to)
+func totalsFrom(ctx context.Context, db rowQuerier, d *dialect, path string, from, to time.Time) ([]tenancy.Totals, error) {
+	out, err := queryTotals(ctx, db, d, from, to)
 	if err != nil {
 		return nil, fmt.Errorf("cannot sum the ledger %s: %w", path, explain(err))
 	}
 	return out, nil
 }
 
-func queryTotals(ctx context.Context, db rowQuerier, from, to time.Time) ([]tenancy.Totals, error) {
-	rows, err := db.QueryContext(ctx, `SELECT currency, count(*),
-			sum(input_tokens), sum(cached_tokens), sum(output_tokens), sum(reasoning_tokens),
-			sum(input_cost), sum(cached_cost), sum(output_cost)
-		FROM requests WHERE end_ns >= ? AND end_ns < ? GROUP BY currency ORDER BY currency`,
+func queryTotals(ctx context.Context, db rowQuerier, d *dialect, from, to time.Time) ([]tenancy.Totals, error) {
+	sums := "count(*)"
+	for _, c := range []string{
+		"input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "input_cost", "cached_cost", "output_cost",
+	} {
+		sums += ", CAST(sum(" + c + ") AS BIGINT)"
+	}
+	rows, err := db.QueryContext(ctx, "SELECT currency, "+sums+" FROM "+d.table+" WHERE "+d.period()+" GROUP BY currency ORDER BY currency",
 		dbNanos(from), dbNanos(to))
 	if err != nil {
 		return nil, err

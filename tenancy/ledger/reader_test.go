@@ -40,7 +40,7 @@ func lockChild(path string) {
 // from then on would be lost.
 func TestOtherProcessesSeeTheWriter(t *testing.T) {
 	path := tempPath(t)
-	l := open(t, path, Options{})
+	l := mustOpen(t, path, Options{})
 	check := func(when string) {
 		t.Helper()
 		cmd := exec.Command(os.Args[0])

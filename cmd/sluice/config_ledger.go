@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/sluicegate/sluice/tenancy/ledger"
+)
+
+// LedgerConfig says where the ledger's rows are kept.
+type LedgerConfig struct {
+	Path         string   `yaml:"path"`         // SQLite database; with postgresFile, the name of the files beside one
+	PostgresFile string   `yaml:"postgresFile"` // holds the connection string of a PostgreSQL database
+	Spool        ByteSize `yaml:"spool"`        // rows that the database does not take
+	SyncIntents  bool     `yaml:"syncIntents"`  // requests in flight leave a trace after a loss of power
+}
+
+// Bounds of LedgerConfig.Spool.
+const (
+	minSpool = 1 * MiB
+	maxSpool = 1024 * 1024 * MiB
+)
+
+func defaultLedger() LedgerConfig { return LedgerConfig{Path: "sluice.db", Spool: 256 * MiB} }
+
+// ledger checks where the rows go.
+func (v *validator) ledger() {
+	c := &v.cfg.Ledger
+	if c.Path == "" {
+		v.errorf("ledger.path", "is missing, should be the SQLite database to write to")
+	} else if st, err := os.Stat(filepath.Dir(c.Path)); err != nil || !st.IsDir() {
+		v.errorf("ledger.path", "the folder %s does not exist; make it first", filepath.Dir(c.Path))
+	}
+	if c.Spool != 0 && (c.Spool < minSpool || c.Spool > maxSpool) {
+		v.errorf("ledger.spool", "should be 1MiB to 1024GiB, or 0 for none")
+	}
+	if c.PostgresFile == "" {
+		return
+	}
+	dsn, err := readSecretText(c.PostgresFile)
+	if err == nil {
+		err = ledger.CheckPostgres(dsn)
+	}
+	if err != nil && !isMissing(err) {
+		v.errorf("ledger.postgresFile", "cannot use %s: %v", c.PostgresFile, err)
+	}
+}
+
+func (a *app) openBooks() (*ledger.Ledger, error) {
+	c := &a.cfg.Ledger
+	opts := ledger.Options{Spool: int64(c.Spool), SyncIntents: c.SyncIntents, Log: a.log}
+	if c.Spool == 0 {
+		opts.Spool = -1
+	}
+	if c.PostgresFile == "" {
+		return ledger.Open(c.Path, opts)
+	}
+	dsn, err := readSecretText(c.PostgresFile)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read ledger.postgresFile: %w", err)
+	}
+	return ledger.OpenPostgres(c.Path, dsn, opts)
+}
+
+// booksReader reads the ledger of a configuration.
+func booksReader(c *LedgerConfig) (*ledger.Reader, error) {
+	if c.PostgresFile == "" {
+		return ledger.OpenReader(c.Path)
+	}
+	dsn, err := readSecretText(c.PostgresFile)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read ledger.postgresFile: %w", err)
+	}
+	return ledger.OpenPostgresReader(dsn)
+}

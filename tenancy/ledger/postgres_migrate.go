@@ -1,0 +1,87 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// postgresMigrations bring an older schema to the next version, in order. An
+// entry that has been released never changes; a change of the schema is a new
+// entry. Texts that order rows compare by bytes, as in SQLite.
+var postgresMigrations = []string{
+	`CREATE TABLE sluice_requests (
+		seq              BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+		id               TEXT COLLATE "C" NOT NULL UNIQUE,
+		request_id       TEXT NOT NULL,
+		decision_id      TEXT NOT NULL,
+		policy_revision  TEXT NOT NULL,
+		policy_rule      TEXT NOT NULL,
+		tenant           TEXT NOT NULL,
+		team             TEXT NOT NULL,
+		principal        TEXT NOT NULL,
+		key_id           TEXT NOT NULL,
+		operation        TEXT NOT NULL,
+		dialect          TEXT NOT NULL,
+		model            TEXT NOT NULL,
+		requested_model  TEXT NOT NULL,
+		pool             TEXT NOT NULL,
+		worker           TEXT NOT NULL,
+		class            TEXT NOT NULL,
+		labels           TEXT NOT NULL,
+		status           BIGINT NOT NULL,
+		error_code       TEXT NOT NULL,
+		outcome          TEXT NOT NULL,
+		phase            TEXT NOT NULL,
+		flags            BIGINT NOT NULL,
+		attempts         BIGINT NOT NULL,
+		input_tokens     BIGINT NOT NULL,
+		cached_tokens    BIGINT NOT NULL,
+		output_tokens    BIGINT NOT NULL,
+		reasoning_tokens BIGINT NOT NULL,
+		currency         TEXT COLLATE "C" NOT NULL,
+		input_price      BIGINT NOT NULL,
+		cached_price     BIGINT NOT NULL,
+		output_price     BIGINT NOT NULL,
+		input_cost       BIGINT NOT NULL,
+		cached_cost      BIGINT NOT NULL,
+		output_cost      BIGINT NOT NULL,
+		start_ns         BIGINT NOT NULL,
+		end_ns           BIGINT NOT NULL,
+		queue_ns         BIGINT NOT NULL,
+		ttft_ns          BIGINT NOT NULL,
+		duration_ns      BIGINT NOT NULL
+	);
+	CREATE INDEX sluice_requests_by_end ON sluice_requests (end_ns);`,
+}
+
+// errNewerSchema: a newer program has been at the database.
+var errNewerSchema = errors.New("use a newer program")
+
+// migratePostgres brings the schema up to date in one transaction. The advisory
+// lock makes gateways that start at once do so one after the other.
+func migratePostgres(ctx context.Context, tx pgx.Tx) error {
+	setup := fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d);
+		CREATE TABLE IF NOT EXISTS sluice_ledger_migrations (version BIGINT PRIMARY KEY, applied_at TIMESTAMPTZ NOT NULL DEFAULT now())`, applicationID)
+	if _, err := tx.Exec(ctx, setup); err != nil {
+		return err
+	}
+	var version int
+	if err := tx.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM sluice_ledger_migrations").Scan(&version); err != nil {
+		return err
+	}
+	if version > len(postgresMigrations) {
+		return fmt.Errorf("its schema is version %d, this program knows up to %d: %w", version, len(postgresMigrations), errNewerSchema)
+	}
+	for v := version; v < len(postgresMigrations); v++ {
+		if _, err := tx.Exec(ctx, postgresMigrations[v]); err != nil {
+			return fmt.Errorf("cannot bring the schema to version %d: %w", v+1, err)
+		}
+		if _, err := tx.Exec(ctx, "INSERT INTO sluice_ledger_migrations (version) VALUES ($1)", v+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
