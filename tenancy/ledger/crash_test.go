@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	if theServer != nil {
-		theServer.stop()
+		theServer.Stop()
 	}
 	os.Exit(code)
 }

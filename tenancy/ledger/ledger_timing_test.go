@@ -14,7 +14,7 @@ func BenchmarkRecord(b *testing.B) {
 		benchmarkRecord(b, mustOpen(b, tempPath(b), Options{SyncIntents: true}))
 	})
 	b.Run("postgres", func(b *testing.B) {
-		dsn := postgresServer(b).database(b)
+		dsn := database(b)
 		benchmarkRecord(b, mustOpenPostgres(b, tempPath(b), dsn, Options{}))
 	})
 }

@@ -22,7 +22,7 @@ func eachStore(t *testing.T, test func(t *testing.T, reopen func() *Ledger)) {
 		test(t, func() *Ledger { return mustOpen(t, path, Options{}) })
 	})
 	t.Run("postgres", func(t *testing.T) {
-		dsn, path := postgresServer(t).database(t), tempPath(t)
+		dsn, path := database(t), tempPath(t)
 		test(t, func() *Ledger { return mustOpenPostgres(t, path, dsn, Options{}) })
 	})
 }
@@ -134,7 +134,7 @@ func TestStoresAreIdempotent(t *testing.T) {
 }
 
 func TestPostgresRefusesOneBadRow(t *testing.T) {
-	dsn := postgresServer(t).database(t)
+	dsn := database(t)
 	l := mustOpenPostgres(t, tempPath(t), dsn, Options{})
 	pgExec(t, dsn, "ALTER TABLE sluice_requests ADD CHECK (tenant <> 'bad')")
 	rows := rowsOf(0, 50)
@@ -159,7 +159,7 @@ func TestPostgresRefusesOneBadRow(t *testing.T) {
 // Several gateways write to one database, start at once, and find their own
 // requests lost and not those of others.
 func TestPostgresIsShared(t *testing.T) {
-	dsn := postgresServer(t).database(t)
+	dsn := database(t)
 	const gateways, each = 3, 200
 	ledgers, paths := make([]*Ledger, gateways), make([]string, gateways)
 	var wg sync.WaitGroup
@@ -219,14 +219,14 @@ func TestPostgresIsShared(t *testing.T) {
 // An outage of the server, and its crash, cost no row and no answer.
 func TestPostgresOutage(t *testing.T) {
 	server := postgresServer(t)
-	dsn, path := server.database(t), tempPath(t)
+	dsn, path := database(t), tempPath(t)
 	l := mustOpenPostgres(t, path, dsn, Options{Retry: time.Millisecond})
 	for i := range 10 {
 		if err := serve(t, l, fmt.Sprint("before-", i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	server.kill(t)
+	server.Kill()
 	for i := range 30 {
 		if err := serve(t, l, fmt.Sprint("during-", i)); err != nil {
 			t.Fatal(err)
@@ -246,7 +246,9 @@ func TestPostgresOutage(t *testing.T) {
 	if err := serve(t, l, "started without"); err != nil {
 		t.Fatal(err)
 	}
-	server.start(t)
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "the spool to be empty", func() bool { return !l.Stats().Failing })
 	rows := collect(t, l)
 	lost := 0
@@ -262,7 +264,7 @@ func TestPostgresOutage(t *testing.T) {
 
 // A table that somebody holds does not hold up a request.
 func TestPostgresHeld(t *testing.T) {
-	dsn := postgresServer(t).database(t)
+	dsn := database(t)
 	l := mustOpenPostgres(t, tempPath(t), dsn, Options{Patience: 10 * time.Millisecond, Retry: time.Millisecond})
 	conn, err := pgx.Connect(t.Context(), dsn)
 	if err != nil {
@@ -291,14 +293,14 @@ func TestPostgresHeld(t *testing.T) {
 
 func TestOpenPostgresRefuses(t *testing.T) {
 	server := postgresServer(t)
-	newer := server.database(t)
+	newer := database(t)
 	if err := mustOpenPostgres(t, tempPath(t), newer, Options{}).Close(); err != nil {
 		t.Fatal(err)
 	}
 	pgExec(t, newer, "INSERT INTO sluice_ledger_migrations VALUES (99)")
 	for dsn, want := range map[string]string{
 		"postgres://MARKED:MARKED@[/x": "can't be read",
-		server.dsn("none"):             `database "none" does not exist`,
+		server.DSN("none"):             `database "none" does not exist`,
 		newer:                          "use a newer program",
 	} {
 		l, err := OpenPostgres(tempPath(t), dsn, Options{})
@@ -313,7 +315,7 @@ func TestOpenPostgresRefuses(t *testing.T) {
 		t.Errorf("reader: %v", err)
 	}
 	path := tempPath(t)
-	dsn := server.database(t)
+	dsn := database(t)
 	mustOpenPostgres(t, path, dsn, Options{})
 	if _, err := OpenPostgres(path, dsn, Options{}); !errors.Is(err, ErrLocked) {
 		t.Errorf("two gateways in one folder: %v", err)
