@@ -110,7 +110,7 @@ type Parts struct {
 	// nothing if it can.
 	Ready func() []string
 	// Details reports, in words of a fixed list, what is amiss although the
-	// gateway can serve, such as policy_reload_failed. They stand in /readyz, which
+	// gateway can serve, such as reload_failed. They stand in /readyz, which
 	// anybody may read: no names, no paths, no addresses.
 	Details func() []string
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -107,6 +108,26 @@ func TestErrorDetailStaysInside(t *testing.T) {
 	for _, h := range d.WarningHeaders() {
 		if strings.Contains(h, "hunter2") {
 			t.Errorf("the client sees %q", h)
+		}
+	}
+}
+
+// panickingLazy fails with the text that it works on.
+type panickingLazy struct{ text string }
+
+func (l panickingLazy) InputTokens(context.Context) (int64, bool, error) { panic(l.text) }
+
+func (l panickingLazy) Content(context.Context) (Content, error) { panic(errors.New(l.text)) }
+
+// TestPanicOfLazyWorkKeepsThePrompt: what lazy work panics with can be the prompt, which no log may hold.
+func TestPanicOfLazyWorkKeepsThePrompt(t *testing.T) {
+	for _, x := range []string{"request.input_tokens > 0", "content.labels == []"} {
+		d := decide(t, "\n  validations: [{ name: v, expression: \""+x+"\" }]", "Deny", func(in *Input) { in.Lazy = panickingLazy{"my diary"} })
+		if d.Allow || len(d.Errors) != 1 || d.Errors[0].ErrorKind != ErrorLazy {
+			t.Fatalf("%s: %+v", x, d)
+		}
+		if detail := d.Errors[0].Detail; strings.Contains(detail, "diary") || !strings.Contains(detail, "panic") {
+			t.Errorf("%s: detail %q", x, detail)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"math/bits"
+	"runtime"
 	"slices"
 
 	"github.com/google/cel-go/common/types"
@@ -53,10 +54,15 @@ func (e *evaluation) inputTokens() *tokenCount {
 	return t
 }
 
-// recoverLazy keeps a panic in the caller's lazy work an error of this request.
+// recoverLazy keeps a panic in the caller's lazy work an error of this request. Lazy work reads the prompt,
+// which may be in the panic's value and must not get into a log: only what the runtime itself says is kept.
 func recoverLazy(err *error) {
-	if r := recover(); r != nil {
-		*err = fmt.Errorf("panic: %v", r)
+	switch r := recover().(type) {
+	case nil:
+	case runtime.Error:
+		*err = fmt.Errorf("panic: %w", r)
+	default:
+		*err = fmt.Errorf("panic with a value of type %T", r)
 	}
 }
 

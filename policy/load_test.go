@@ -241,6 +241,37 @@ func TestLoadSkipsHiddenFiles(t *testing.T) {
 	}
 }
 
+// TestLoadFollowsLinkedFolders: Kubernetes mounts a folder of a volume as a link, and a rule that is left out
+// in silence is an open door. Links that lead round in a circle are refused.
+func TestLoadFollowsLinkedFolders(t *testing.T) {
+	dir := t.TempDir()
+	inner := filepath.Join(dir, "..2026_03_10_12_00_00.123", "team", "deeper")
+	if err := errors.Join(
+		os.MkdirAll(inner, 0o755),
+		os.WriteFile(filepath.Join(inner, "one.yaml"), []byte(policyText("one", validations, "Deny")), 0o644),
+		os.WriteFile(filepath.Join(dir, "two.yaml"), []byte(policyText("two", validations, "Deny")), 0o644),
+		os.Symlink("..2026_03_10_12_00_00.123", filepath.Join(dir, "..data")),
+		os.Symlink("..data/team", filepath.Join(dir, "team")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Load(testConfig(), os.DirFS(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.policies) != 2 || len(s.live) != 2 {
+		t.Errorf("%d policies, %d bindings, want 2 and 2", len(s.policies), len(s.live))
+	}
+	if err := os.Symlink(".", filepath.Join(dir, "loop")); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Load(testConfig(), os.DirFS(dir))
+	want := "cannot list the policy files: loop/loop is a link to a folder inside a linked folder, and only one such link is followed: put the policies there themselves"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
 // TestLoadBounds: a directory that holds more than policies could need is
 // refused before it is read whole.
 func TestLoadBounds(t *testing.T) {

@@ -32,9 +32,10 @@ type Set struct {
 	serving map[string][]int
 }
 
-// Load reads every *.yaml and *.yml file under the root of fsys, those aside
-// whose name or whose directory's begins with a dot, and compiles the set. The error is a *LoadError that lists every fault; there is no
-// partly loaded Set.
+// Load reads every *.yaml and *.yml file under the root of fsys and under the
+// directories that links there lead to, those aside whose name or whose
+// directory's begins with a dot, and compiles the set. The error is a *LoadError
+// that lists every fault; there is no partly loaded Set.
 func Load(cfg Config, fsys fs.FS) (*Set, error) {
 	files, err := policyFiles(fsys)
 	if err != nil {
@@ -44,26 +45,53 @@ func Load(cfg Config, fsys fs.FS) (*Set, error) {
 }
 
 func policyFiles(fsys fs.FS) ([]string, error) {
-	var files []string
-	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+	w := fileWalk{fsys: fsys}
+	err := w.walk(".", false)
+	return w.files, err
+}
+
+// fileWalk lists policy files.
+type fileWalk struct {
+	fsys  fs.FS
+	files []string
+}
+
+// walk lists the files under root. A link to a folder is followed, since Kubernetes mounts the folders of a
+// volume so, and rules that are left out in silence are an open door. linked says that root is such a link:
+// another one inside of it could lead round in a circle, and is an error.
+func (w *fileWalk) walk(root string, linked bool) error {
+	return fs.WalkDir(w.fsys, root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		// Kubernetes keeps the versions of a mounted ConfigMap in directories whose
 		// names begin with two dots, beside links to the current one; editors keep
 		// their locks and copies in hidden files.
-		if name != "." && strings.HasPrefix(d.Name(), ".") {
+		if name != root && strings.HasPrefix(d.Name(), ".") {
 			if d.IsDir() {
 				return fs.SkipDir
 			}
 			return nil
 		}
+		if name != root && w.linksToFolder(name, d) {
+			if linked {
+				return fmt.Errorf("%s is a link to a folder inside a linked folder, and only one such link is followed: put the policies there themselves", name)
+			}
+			return w.walk(name, true)
+		}
 		if ext := path.Ext(name); !d.IsDir() && (ext == ".yaml" || ext == ".yml") {
-			files = append(files, name)
+			w.files = append(w.files, name)
 		}
 		return nil
 	})
-	return files, err
+}
+
+func (w *fileWalk) linksToFolder(name string, d fs.DirEntry) bool {
+	if d.Type()&fs.ModeSymlink == 0 {
+		return false
+	}
+	info, err := fs.Stat(w.fsys, name)
+	return err == nil && info.IsDir() // a link that leads nowhere counts as a file: reading it says why not
 }
 
 // LoadFiles is Load for the named files of fsys.

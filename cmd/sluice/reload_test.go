@@ -261,6 +261,10 @@ func TestReloadOfChangedFiles(t *testing.T) {
 				turn := mountConfigMap(t, filepath.Join(dir, "policies/mounted"), map[string]string{"quota.yaml": quota(6, "first")})
 				return func(*testing.T) { turn(map[string]string{"quota.yaml": quota(7, "second")}) }
 			}},
+			{name: "a folder of a mounted ConfigMap", setUp: func(t *testing.T, dir string) func(*testing.T) {
+				turn := mountConfigMap(t, filepath.Join(dir, "policies"), map[string]string{"team/quota.yaml": quota(6, "first")})
+				return func(*testing.T) { turn(map[string]string{"team/quota.yaml": quota(7, "second")}) }
+			}},
 			{name: "the folder is a link into a ConfigMap", setUp: func(t *testing.T, dir string) func(*testing.T) {
 				rename(t, filepath.Join(dir, "policies"), filepath.Join(dir, "starter"))
 				turn := mountConfigMap(t, filepath.Join(dir, "mount"), map[string]string{"policies/quota.yaml": quota(6, "first")})

@@ -103,6 +103,8 @@ func policySources(folder string, h hash.Hash) (files []string) {
 		case len(files) >= maxSourceFiles:
 			writeField(h, "too many files")
 			return fs.SkipAll
+		case linksToFolder(path, d):
+			writeField(h, "not followed: "+path)
 		case !d.IsDir() && (ext == ".yaml" || ext == ".yml"):
 			files = append(files, path)
 		}
@@ -111,8 +113,11 @@ func policySources(folder string, h hash.Hash) (files []string) {
 	return files
 }
 
-// walkFolder calls visit for everything under a folder but hidden names. The folder itself may be a link.
-func walkFolder(folder string, visit fs.WalkDirFunc) {
+// walkFolder calls visit for everything under a folder but hidden names. The folder itself may be a link, and
+// like the loader it follows links in it to folders, but none inside of those.
+func walkFolder(folder string, visit fs.WalkDirFunc) { walkFrom(folder, false, visit) }
+
+func walkFrom(folder string, linked bool, visit fs.WalkDirFunc) {
 	root := folder + string(filepath.Separator) + "." // follows a link
 	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if path != root && strings.HasPrefix(filepath.Base(path), ".") {
@@ -121,8 +126,20 @@ func walkFolder(folder string, visit fs.WalkDirFunc) {
 			}
 			return nil
 		}
+		if err == nil && !linked && linksToFolder(path, d) {
+			walkFrom(path, true, visit)
+			return nil
+		}
 		return visit(filepath.Clean(path), d, err)
 	})
+}
+
+func linksToFolder(path string, d fs.DirEntry) bool {
+	if d.Type()&fs.ModeSymlink == 0 {
+		return false
+	}
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 func hashFile(h hash.Hash, path string) {

@@ -97,6 +97,9 @@ func TestFingerprint(t *testing.T) {
 		{"a file that is no policy", func(t *testing.T, w world) { write(t, w.dir, map[string]string{"policies/readme.md": "x"}) }, false},
 		{"an editor's hidden file", func(t *testing.T, w world) { write(t, w.dir, map[string]string{"policies/.a.yaml": "x"}) }, false},
 		{"a hidden folder", func(t *testing.T, w world) { write(t, w.dir, map[string]string{"policies/..2026/a.yaml": "x"}) }, false},
+		{"a policy in a linked folder", func(t *testing.T, w world) { write(t, w.dir, map[string]string{"mounted/c.yaml": "other"}) }, true},
+		{"a link to a folder", func(t *testing.T, w world) { link(t, "../mounted", filepath.Join(w.dir, "policies/more")) }, true},
+		{"a link in a linked folder", func(t *testing.T, w world) { link(t, "../policies", filepath.Join(w.dir, "mounted/round")) }, true},
 		{"the tenants", func(t *testing.T, w world) { write(t, w.dir, map[string]string{"tenants.yaml": "x"}) }, true},
 		{"the ledger beside them", func(t *testing.T, w world) { write(t, w.dir, map[string]string{"sluice.db-wal": "x"}) }, false},
 		{"the tenants gone", func(t *testing.T, w world) { mustRemove(t, filepath.Join(w.dir, "tenants.yaml")) }, true},
@@ -110,7 +113,8 @@ func TestFingerprint(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := world{dir: t.TempDir()}
-			write(t, w.dir, map[string]string{"policies/a.yaml": "a", "policies/team/b.yml": "b", "tenants.yaml": "t"})
+			write(t, w.dir, map[string]string{"policies/a.yaml": "a", "policies/team/b.yml": "b", "mounted/c.yaml": "c", "tenants.yaml": "t"})
+			link(t, "../mounted", filepath.Join(w.dir, "policies/linked"))
 			w.src = sources{files: []string{filepath.Join(w.dir, "tenants.yaml")}, folders: []string{filepath.Join(w.dir, "policies")}}
 			before := w.src.fingerprint()
 			c.change(t, w)
