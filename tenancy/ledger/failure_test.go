@@ -307,6 +307,9 @@ func TestFullQueueHeedsContext(t *testing.T) {
 	if err := l.RecordLater(t.Context(), fullRow("queued")); err != nil {
 		t.Fatal(err)
 	}
+	if err := l.RecordLater(t.Context(), fullRow("refused")); !errors.Is(err, context.Canceled) {
+		t.Errorf("later, with a full queue and no place for rows: %v", err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := l.Record(ctx, fullRow("refused")); !errors.Is(err, context.Canceled) || errors.Is(err, tenancy.ErrPending) {

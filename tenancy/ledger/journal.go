@@ -161,7 +161,13 @@ func (j *journal) end(id string) {
 
 // rotate begins a new file. The mutex is held, or nobody else knows j yet.
 func (j *journal) rotate() error {
-	f, err := createFile(j.files.name(j.next))
+	create := func(name string) (*os.File, error) {
+		return os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	}
+	if j.sync {
+		create = createFile // everybody waits for flushes anyway
+	}
+	f, err := create(j.files.name(j.next))
 	if err != nil {
 		return err
 	}

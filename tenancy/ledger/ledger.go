@@ -270,8 +270,14 @@ func (l *Ledger) Record(ctx context.Context, row *tenancy.Row) error {
 
 // RecordLater is as Record, for the rows of requests that were refused: it
 // returns when the row is taken, and waits for nothing but room among those that
-// were. A kill of the process can lose it.
+// were, and not even for that while no place takes rows. A kill of the process
+// can lose it.
 func (l *Ledger) RecordLater(ctx context.Context, row *tenancy.Row) error {
+	if l.sick.Load() != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		cancel()
+	}
 	_, err := l.hand(ctx, row)
 	return err
 }
