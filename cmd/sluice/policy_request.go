@@ -132,6 +132,11 @@ func (l *policyLoader) identity(doc *policy.RequestDoc, values map[string]any) e
 		id = k.Tenant
 		values["principal.kind"], values["principal.id"], values["principal.subject"], values["principal.issuer"] = "api_key", "key:"+k.ID, k.Name, ""
 		values["principal.groups"], values["principal.scopes"] = append([]string{}, k.Groups...), append([]string{}, k.Scopes...)
+		for name := range l.claims() {
+			if claim, given := k.Claims[name]; given {
+				values["principal.claims."+name] = claim
+			}
+		}
 	}
 	t := directory.Tenant(id)
 	if t == nil {
