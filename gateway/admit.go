@@ -329,7 +329,14 @@ func (st *State) classify(ctx context.Context, t Tokenizer, r *route, m *Model, 
 	}
 	return st.Classifier.Classify(ctx, &ClassifyRequest{
 		Operation: r.operation, Body: body,
-		Decode: func(ids []uint32) (string, bool) { return t.Decode(m, ids) },
+		Decode: func(ids []uint32) (string, bool) {
+			// The worker refuses or cuts what the model has no room for. Such a scan is
+			// partial, rather than as large as a hundred bytes for each id.
+			if m.ContextLength > 0 && len(ids) > m.ContextLength {
+				return "", false
+			}
+			return t.Decode(m, ids)
+		},
 	})
 }
 

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -121,4 +122,32 @@ func (a *askedTokenizer) decides() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.decided = true
+}
+
+// decoding is a Tokenizer that says how many ids it decoded.
+type decoding struct{ *fakeTokenizer }
+
+// Decode implements Tokenizer.
+func (decoding) Decode(_ *Model, ids []uint32) (string, bool) { return strconv.Itoa(len(ids)), true }
+
+// asksFor is a Classifier that has ids decoded, and labels the body with what it got.
+type asksFor int
+
+// Classify implements Classifier.
+func (n asksFor) Classify(_ context.Context, r *ClassifyRequest) policy.Content {
+	text, ok := r.Decode(make([]uint32, n))
+	return policy.Content{ScanStatus: strconv.FormatBool(ok), Labels: []string{text}}
+}
+
+// No more token ids are decoded for a scan than the model has room for: its worker refuses such a prompt, and
+// a token can stand for a hundred bytes of text.
+func TestTokenIDsBeyondTheContextAreNotDecoded(t *testing.T) {
+	m := &Model{Name: "m", ContextLength: 100}
+	for n, want := range map[asksFor]string{100: "100 true", 101: " false"} {
+		st := &State{Classifier: n}
+		got := st.classify(t.Context(), decoding{}, &route{operation: "completion"}, m, []byte("{}"))
+		if text := got.Labels[0] + " " + got.ScanStatus; text != want {
+			t.Errorf("%d ids: got %q, want %q", n, text, want)
+		}
+	}
 }
