@@ -129,6 +129,7 @@ func newRootCommand(now func() time.Time) *cobra.Command {
 		newPolicyCommand(now),
 		newKeysCommand(now),
 		newChargebackCommand(),
+		newLedgerCommand(now),
 		newTokensCommand(),
 		newDemoCommand(),
 		newSimworkerCommand(),

@@ -379,11 +379,9 @@ func (l *Ledger) recover(spooled map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	var rows []*tenancy.Row
-	for i := range old.intents {
-		if !spooled[old.intents[i].ID] {
-			rows = append(rows, lostRow(&old.intents[i]))
-		}
+	rows, err := l.lostRows(old.intents, spooled)
+	if err != nil {
+		return err
 	}
 	for len(rows) > 0 {
 		n := min(len(rows), l.opts.MaxBatch)
@@ -410,6 +408,34 @@ func (l *Ledger) recover(spooled map[string]bool) error {
 		l.opts.Log.Warn("requests were in flight when the gateway stopped; they are marked as lost", "path", l.path, "requests", l.recovered)
 	}
 	return old.remove()
+}
+
+// lostRows are the rows of intents, but for those whose rows are in the spool or
+// in an archive: the journal may have them long after the end of the request.
+func (l *Ledger) lostRows(intents []tenancy.Intent, spooled map[string]bool) ([]*tenancy.Row, error) {
+	var rows []*tenancy.Row
+	archived := 0
+	for i := range intents {
+		in := &intents[i]
+		if spooled[in.ID] {
+			continue
+		}
+		if !l.away {
+			err := notArchived(context.Background(), l.reader.db, l.reader.dialect, in.Start, in.Start.Add(1))
+			if errors.Is(err, ErrArchived) {
+				archived++
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+		rows = append(rows, lostRow(in))
+	}
+	if archived > 0 {
+		l.opts.Log.Warn("requests of archived months are in the journal; no rows are added for them", "path", l.path, "requests", archived)
+	}
+	return rows, nil
 }
 
 // lostRow is the row of a request whose end nobody saw. It charges nothing:

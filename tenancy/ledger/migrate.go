@@ -56,6 +56,13 @@ var migrations = []string{
 		duration_ns      INTEGER NOT NULL
 	) STRICT;
 	CREATE INDEX requests_by_end ON requests (end_ns);`,
+	`CREATE TABLE archived_months (
+		month_ns    INTEGER PRIMARY KEY,
+		file        TEXT NOT NULL,
+		row_count   INTEGER NOT NULL,
+		sha256      TEXT NOT NULL,
+		archived_ns INTEGER NOT NULL
+	) STRICT;`,
 }
 
 // migrate brings the schema up to date, each step in a transaction of its own

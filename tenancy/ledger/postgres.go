@@ -36,9 +36,13 @@ type postgres struct {
 }
 
 var postgresDialect = &dialect{
-	table: "sluice_requests",
-	mark:  func(i int) string { return "$" + strconv.Itoa(i) },
-	view:  &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
+	table:    "sluice_requests",
+	archived: "sluice_archived_months",
+	mark:     func(i int) string { return "$" + strconv.Itoa(i) },
+	view:     &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
+	lockRows: " FOR UPDATE",
+	versions: func() int { return len(postgresMigrations) },
+	version:  "SELECT coalesce(max(version), 0) FROM sluice_ledger_migrations",
 }
 
 // parsePostgres reads a connection string. Its error never has the string.
@@ -290,12 +294,7 @@ func OpenPostgresReader(dsn string) (*Reader, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*connectTimeout)
 	defer cancel()
-	var version int
-	err = r.db.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM sluice_ledger_migrations").Scan(&version)
-	if err == nil && version != len(postgresMigrations) {
-		err = fmt.Errorf("its schema is version %d, this program reads version %d", version, len(postgresMigrations))
-	}
-	if err != nil {
+	if err := r.fit(ctx); err != nil {
 		r.db.Close()
 		return nil, fmt.Errorf("cannot open the ledger: PostgreSQL: %w", err)
 	}

@@ -55,6 +55,13 @@ var postgresMigrations = []string{
 		duration_ns      BIGINT NOT NULL
 	);
 	CREATE INDEX sluice_requests_by_end ON sluice_requests (end_ns);`,
+	`CREATE TABLE sluice_archived_months (
+		month_ns    BIGINT PRIMARY KEY,
+		file        TEXT NOT NULL,
+		row_count   BIGINT NOT NULL,
+		sha256      TEXT NOT NULL,
+		archived_ns BIGINT NOT NULL
+	);`,
 }
 
 // errNewerSchema: a newer program has been at the database.

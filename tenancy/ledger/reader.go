@@ -23,12 +23,51 @@ type Reader struct {
 
 // dialect is what the two databases want said differently.
 type dialect struct {
-	table string
-	mark  func(i int) string // the i-th argument, from 1
-	view  *sql.TxOptions     // of a transaction that sees one state
+	table    string
+	archived string             // the table of archived months; empty where there is none
+	mark     func(i int) string // the i-th argument, from 1
+	view     *sql.TxOptions     // of a transaction that sees one state
+	lockRows string             // ends a SELECT whose rows must not change before the transaction ends
+	versions func() int         // of the schema, that this program knows
+	version  string             // asks for that of the database
 }
 
-var sqliteDialect = &dialect{table: "requests", mark: func(int) string { return "?" }, view: &sql.TxOptions{ReadOnly: true}}
+var sqliteDialect = &dialect{
+	table: "requests", archived: "archived_months", mark: func(int) string { return "?" }, view: &sql.TxOptions{ReadOnly: true},
+	versions: func() int { return len(migrations) },
+	version:  "SELECT coalesce(max(version), 0) FROM migrations",
+}
+
+// withArchived is the version of the schema from which on months can be archived.
+const withArchived = 2
+
+// withoutArchived reads what is there, and asks for nothing else.
+func (d *dialect) withoutArchived() *dialect {
+	plain := *d
+	plain.archived = ""
+	return &plain
+}
+
+// schema returns the version of the database's schema.
+func (r *Reader) schema(ctx context.Context) (version int, err error) {
+	err = r.db.QueryRowContext(ctx, r.dialect.version).Scan(&version)
+	return version, err
+}
+
+// fit makes the reader one for the version of the schema that the database has:
+// a gateway of this version may not have been started with it yet.
+func (r *Reader) fit(ctx context.Context) error {
+	version, err := r.schema(ctx)
+	switch known := r.dialect.versions(); {
+	case err != nil:
+		return err
+	case version < 1 || version > known:
+		return fmt.Errorf("its schema is version %d, this program reads up to version %d", version, known)
+	case version < withArchived:
+		r.dialect = r.dialect.withoutArchived()
+	}
+	return nil
+}
 
 // OpenReader opens an existing ledger for reading alone.
 func OpenReader(path string) (*Reader, error) {
@@ -59,10 +98,10 @@ func openReader(path string) (_ *Reader, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if version != len(migrations) {
-		return nil, fmt.Errorf("its schema is version %d, this program reads version %d", version, len(migrations))
+	if version == 0 {
+		return nil, errors.New("its schema is version 0: the gateway brings it up to date at its start")
 	}
-	return r, nil
+	return r, r.fit(context.Background())
 }
 
 // readMode is rw, under which SQLite can use the write-ahead log whether or not
@@ -149,6 +188,10 @@ type rowQuerier interface {
 
 func rowsFrom(ctx context.Context, db rowQuerier, d *dialect, path string, from, to time.Time) iter.Seq2[*tenancy.Row, error] {
 	return func(yield func(*tenancy.Row, error) bool) {
+		if err := notArchived(ctx, db, d, from, to); err != nil {
+			yield(nil, fmt.Errorf("cannot read the ledger %s: %w", path, explain(err)))
+			return
+		}
 		fail := func(err error) { yield(nil, fmt.Errorf("cannot read the ledger %s: %w", path, explain(err))) }
 		rows, err := db.QueryContext(ctx,
 			"SELECT "+columnNames()+" FROM "+d.table+" WHERE "+d.period()+" ORDER BY end_ns, id",
@@ -175,7 +218,11 @@ func rowsFrom(ctx context.Context, db rowQuerier, d *dialect, path string, from,
 }
 
 func totalsFrom(ctx context.Context, db rowQuerier, d *dialect, path string, from, to time.Time) ([]tenancy.Totals, error) {
-	out, err := queryTotals(ctx, db, d, from, to)
+	err := notArchived(ctx, db, d, from, to)
+	var out []tenancy.Totals
+	if err == nil {
+		out, err = queryTotals(ctx, db, d, from, to)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot sum the ledger %s: %w", path, explain(err))
 	}
