@@ -8,6 +8,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sync"
 
 	"github.com/sluicegate/sluice/gateway"
 	"github.com/sluicegate/sluice/policy"
@@ -21,7 +22,10 @@ type scanner struct {
 	cfg        *LabelsConfig
 	classifier *classify.Classifier
 	external   []*external
-	before     classify.Stats // of the scanners that this one came after
+
+	mu     sync.Mutex     // protects what follows
+	old    *scanner       // the one that this one came after, which counts on while requests that it began run; nil for none
+	before classify.Stats // of those before that
 }
 
 // external is a detector outside of this process with what it was made of.
@@ -60,10 +64,28 @@ func newScanner(c *LabelsConfig, old *scanner, log *slog.Logger) (*scanner, erro
 		return nil, fmt.Errorf("cannot use the detectors of labels: %w", err)
 	}
 	if old != nil {
-		s.before = old.stats()
-		keepStats(&s.before, c)
+		old.letGo()
+		s.old = old
 	}
 	return s, nil
+}
+
+// letGo forgets the scanner that this one came after, but for what it has counted.
+func (s *scanner) letGo() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before, s.old = s.earlierLocked(), nil
+}
+
+// earlierLocked returns the totals of the scanners before this one, of what this one is configured for.
+func (s *scanner) earlierLocked() classify.Stats {
+	var total classify.Stats
+	addStats(&total, s.before)
+	if s.old != nil {
+		addStats(&total, s.old.stats())
+	}
+	keepStats(&total, s.cfg)
+	return total
 }
 
 // newExternal returns a detector, or the one that old has of the same configuration.
@@ -98,11 +120,12 @@ func (s *scanner) Classify(ctx context.Context, r *gateway.ClassifyRequest) poli
 
 // stats returns the totals since the gateway started, of what is configured now. The scanner may be nil.
 func (s *scanner) stats() classify.Stats {
-	var total classify.Stats
 	if s == nil {
-		return total
+		return classify.Stats{}
 	}
-	addStats(&total, s.before)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	total := s.earlierLocked()
 	addStats(&total, s.classifier.Stats())
 	return total
 }

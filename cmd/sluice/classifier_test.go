@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicegate/sluice/gateway"
 	"github.com/sluicegate/sluice/policy/classify"
 )
 
@@ -194,6 +196,39 @@ func TestScannerStats(t *testing.T) {
 }
 
 // The claim that holds labels reaches the gateway with the generation.
+// What the scanner before this one still counts, of requests that it began, stays counted: a counter that goes
+// down looks like a restart, and everything as if it had happened since.
+func TestScannerCountersNeverGoDown(t *testing.T) {
+	var current *scanner
+	seen := uint64(0)
+	scan := func(s *scanner) {
+		s.Classify(t.Context(), &gateway.ClassifyRequest{Body: []byte(`{"prompt":"hello"}`)})
+	}
+	for i := range 4 {
+		c := defaultLabels()
+		c.Detectors = map[string]string{"email": fmt.Sprintf("label-%d", i)}
+		fresh, err := newScanner(&c, current, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []*scanner{current, fresh} {
+			if s != nil {
+				scan(s)
+				seen++
+			}
+			if s == current {
+				current = fresh // from here on it is the one that is asked
+			}
+		}
+		if got := current.stats().Scans["complete"]; got != seen {
+			t.Errorf("after reload %d: %d scans, want %d", i, got, seen)
+		}
+	}
+	if current.old.old != nil {
+		t.Error("scanners of long ago are kept")
+	}
+}
+
 func TestLabelClaimReachesTheGateway(t *testing.T) {
 	cfg, _, err := LoadConfig("testdata/script/files/sluice.yaml")
 	if err != nil {
