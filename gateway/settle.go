@@ -352,16 +352,16 @@ func (ex *exchange) log(end *ending, row *tenancy.Row, ledgerErr error) {
 // logUnrecorded writes a row that is not in the ledger, whole: every column, in
 // the form in which the ledger keeps rows outside of its database.
 func logUnrecorded(log *slog.Logger, row *tenancy.Row, cause error) {
-	level, message := slog.LevelError, "cannot record a request in the ledger"
-	if errors.Is(cause, tenancy.ErrPending) {
-		level, message = slog.LevelWarn, "a request's row is not durable yet"
-	}
 	text, err := json.Marshal(row)
 	if err != nil {
 		cause = errors.Join(cause, err)
 	}
-	log.LogAttrs(context.Background(), level, message,
-		slog.String("id", row.ID), slog.String("row", string(text)), slog.Any("error", cause))
+	attrs := []slog.Attr{slog.String("id", row.ID), slog.String("row", string(text)), slog.Any("error", cause)}
+	if errors.Is(cause, tenancy.ErrPending) {
+		log.LogAttrs(context.Background(), slog.LevelWarn, "a request's row is not durable yet", attrs...)
+		return
+	}
+	log.LogAttrs(context.Background(), slog.LevelError, "cannot record a request in the ledger", attrs...)
 }
 
 func rowAttrs(row *tenancy.Row) []slog.Attr {

@@ -429,3 +429,60 @@ func TestStuckDatabase(t *testing.T) {
 		t.Errorf("%d rows, stats %+v", n, st)
 	}
 }
+
+// A loss of power in the middle of an outage takes no more than what was not
+// flushed: whatever a file has beyond its last flush may be gone or garbled.
+func TestLossOfPowerInAnOutage(t *testing.T) {
+	path := tempPath(t)
+	opts := impatient()
+	opts.SyncIntents = true
+	l := mustOpen(t, path, opts)
+	if err := serve(t, l, "in the database"); err != nil {
+		t.Fatal(err)
+	}
+	release := hold(t, path)
+	defer release()
+	for i := range 10 {
+		if err := serve(t, l, fmt.Sprint("in the spool ", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Begin(t.Context(), intent("in flight")); err != nil {
+		t.Fatal(err)
+	}
+	for _, tail := range []string{"", "\x00\x00\x00\x00\x00\x00\x00\x00", "\x20\x00\x00\x00garbage", strings.Repeat("\xff", 4096)} {
+		crashed := copyLedger(t, path)
+		for _, kind := range []numbered{spoolFiles(crashed), intentFiles(crashed)} {
+			names, err := kind.files()
+			if err != nil || len(names) == 0 {
+				t.Fatalf("%s: %v, %v", kind.kind, names, err)
+			}
+			appendTo(t, names[len(names)-1], tail)
+		}
+		appendTo(t, crashed+"-wal", tail)
+		after := mustOpen(t, crashed, Options{})
+		lost, whole := 0, 0
+		for _, row := range collect(t, after) {
+			if row.Outcome == tenancy.OutcomeLost {
+				lost++
+			} else {
+				whole++
+			}
+		}
+		if lost != 1 || whole != 11 {
+			t.Errorf("tail %q: %d lost, %d whole, want 1 and 11", tail[:min(8, len(tail))], lost, whole)
+		}
+	}
+}
+
+func appendTo(t *testing.T, name, text string) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteString(text)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -110,12 +110,6 @@ func (q *intake) close() {
 	q.signal()
 }
 
-func (q *intake) isClosed() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.closed
-}
-
 func (q *intake) len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -114,8 +114,7 @@ func newPostgres() *postgres {
 // unreachable reports whether an error is of the way to the server or of its
 // coming and going, and not an answer that stays the same until somebody acts.
 func unreachable(err error) bool {
-	var pe *pgconn.PgError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*pgconn.PgError](err); ok {
 		class := pe.Code[:min(2, len(pe.Code))]
 		return class == "08" || class == "53" || class == "57"
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"strings"
 	"syscall"
 	"time"
 
@@ -230,13 +231,13 @@ func totalsFrom(ctx context.Context, db rowQuerier, d *dialect, path string, fro
 }
 
 func queryTotals(ctx context.Context, db rowQuerier, d *dialect, from, to time.Time) ([]tenancy.Totals, error) {
-	sums := "count(*)"
+	sums := []string{"currency", "count(*)"}
 	for _, c := range []string{
 		"input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "input_cost", "cached_cost", "output_cost",
 	} {
-		sums += ", CAST(sum(" + c + ") AS BIGINT)"
+		sums = append(sums, "CAST(sum("+c+") AS BIGINT)")
 	}
-	rows, err := db.QueryContext(ctx, "SELECT currency, "+sums+" FROM "+d.table+" WHERE "+d.period()+" GROUP BY currency ORDER BY currency",
+	rows, err := db.QueryContext(ctx, "SELECT "+strings.Join(sums, ", ")+" FROM "+d.table+" WHERE "+d.period()+" GROUP BY currency ORDER BY currency",
 		dbNanos(from), dbNanos(to))
 	if err != nil {
 		return nil, err
