@@ -66,6 +66,9 @@ func readBounded(fsys fs.FS, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("it is no regular file") // to open a pipe is to wait for whoever writes to it
+	}
 	if info.Size() > maxFileSize {
 		return nil, fmt.Errorf("it has %d bytes, at most %d are allowed: split it", info.Size(), maxFileSize)
 	}

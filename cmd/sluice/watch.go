@@ -144,6 +144,10 @@ func linksToFolder(path string, d fs.DirEntry) bool {
 
 func hashFile(h hash.Hash, path string) {
 	writeField(h, path)
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		writeField(h, "no regular file") // to open a pipe is to wait for whoever writes to it
+		return
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		// The text without the path: it is the same for the same state of things.
