@@ -119,7 +119,7 @@ func (g *Gateway) trusted(a netip.Addr) bool {
 // client's headers reaches a worker anyway but an allowlist.
 var (
 	strippedPrefixes = []string{"x-sluice-", "x-tenant", "x-user", "x-forwarded-"}
-	strippedNames    = []string{"forwarded", "x-real-ip", "authorization", "x-api-key", "api-key", "cookie"}
+	strippedNames    = []string{"forwarded", "x-real-ip", "authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"}
 )
 
 // identityHeader reports whether policies must not see a header of that

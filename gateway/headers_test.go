@@ -73,7 +73,7 @@ func TestTraceContext(t *testing.T) {
 func TestIdentityHeaders(t *testing.T) {
 	for name, want := range map[string]bool{
 		"x-tenant-id": true, "x_tenant_id": true, "x-user": true, "x-sluice-worker": true, "x-forwarded-for": true,
-		"forwarded": true, "x-real-ip": true, "x_real_ip": true, "authorization": true, "cookie": true, "x-forwarded-client-cert": true,
+		"forwarded": true, "x-real-ip": true, "x_real_ip": true, "authorization": true, "proxy-authorization": true, "cookie": true, "x-forwarded-client-cert": true,
 		"x-team": false, "user-agent": false, "x-request-id": false,
 	} {
 		if identityHeader(name) != want {

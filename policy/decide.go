@@ -18,7 +18,7 @@ import (
 func (s *Set) Decide(ctx context.Context, in *Input) (d *Decision) {
 	defer func() {
 		if r := recover(); r != nil {
-			d = s.failed(fmt.Sprint(r))
+			d = s.failed(panicText(r))
 		}
 	}()
 	return s.decide(newEvaluation(ctx, s, in))

@@ -132,6 +132,23 @@ func TestPanicOfLazyWorkKeepsThePrompt(t *testing.T) {
 	}
 }
 
+// panickingObserver fails with what it is told of.
+type panickingObserver struct{}
+
+func (panickingObserver) Read(string)     { panic("my diary") }
+func (panickingObserver) Outcome(Outcome) { panic(errors.New("my diary")) }
+
+// TestPanicKeepsTheRequest: a panic anywhere in a decision denies, and no log gets more than its type.
+func TestPanicKeepsTheRequest(t *testing.T) {
+	d := decide(t, "\n  validations: [{ name: v, expression: \"request.stream\" }]", "Deny", func(in *Input) { in.Observer = panickingObserver{} })
+	if d.Allow || len(d.Errors) != 1 {
+		t.Fatalf("%+v", d)
+	}
+	if detail := d.Errors[0].Detail; strings.Contains(detail, "diary") || !strings.Contains(detail, "panic") {
+		t.Errorf("detail %q", detail)
+	}
+}
+
 func TestMatchConditions(t *testing.T) {
 	f := func(name, conditions, policy string, applies bool, errs int) {
 		t.Run(name, func(t *testing.T) {

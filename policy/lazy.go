@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -57,13 +58,18 @@ func (e *evaluation) inputTokens() *tokenCount {
 // recoverLazy keeps a panic in the caller's lazy work an error of this request. Lazy work reads the prompt,
 // which may be in the panic's value and must not get into a log: only what the runtime itself says is kept.
 func recoverLazy(err *error) {
-	switch r := recover().(type) {
-	case nil:
-	case runtime.Error:
-		*err = fmt.Errorf("panic: %w", r)
-	default:
-		*err = fmt.Errorf("panic with a value of type %T", r)
+	if r := recover(); r != nil {
+		*err = errors.New(panicText(r))
 	}
+}
+
+// panicText is what may be said of a panic: what the runtime itself says, and only the type of anything else,
+// which may hold a value of the request.
+func panicText(r any) string {
+	if err, ok := r.(runtime.Error); ok {
+		return "panic: " + err.Error()
+	}
+	return fmt.Sprintf("panic with a value of type %T", r)
 }
 
 // scan scans the content at the first call.

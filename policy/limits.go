@@ -262,7 +262,7 @@ func (d *Decision) Charges(u Usage) []int64 {
 func (e *evaluation) charge(r *reservation, u Usage, estimate int64) (amount int64, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = &evalError{kind: ErrorInternal, text: fmt.Sprint(p)}
+			err = &evalError{kind: ErrorInternal, text: panicText(p)}
 		}
 	}()
 	if r.limit.charge != nil {

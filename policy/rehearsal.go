@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -70,7 +69,7 @@ func (r *Rehearsal) Run(ctx context.Context, lazy Lazy) {
 	d, e := r.d, r.e
 	defer func() {
 		if p := recover(); p != nil {
-			d.addError(position{}, RuleRef{Mode: Shadow, Reason: PolicyError, Message: textPolicyError, ErrorKind: ErrorInternal, Detail: cut(fmt.Sprint(p), maxDetail)})
+			d.addError(position{}, RuleRef{Mode: Shadow, Reason: PolicyError, Message: textPolicyError, ErrorKind: ErrorInternal, Detail: cut(panicText(p), maxDetail)})
 		}
 		d.sortLists()
 		d.Cost = e.report()
