@@ -37,16 +37,18 @@ type Set struct {
 // directory's begins with a dot, and compiles the set. The error is a *LoadError
 // that lists every fault; there is no partly loaded Set.
 func Load(cfg Config, fsys fs.FS) (*Set, error) {
-	files, err := policyFiles(fsys)
+	files, err := Files(fsys, ".")
 	if err != nil {
 		return nil, &LoadError{Errors: []Error{{Text: fmt.Sprintf("cannot list the policy files: %v", err)}}}
 	}
 	return LoadFiles(cfg, fsys, files)
 }
 
-func policyFiles(fsys fs.FS) ([]string, error) {
+// Files lists the documents below root, which may be a file itself: those whose names end in .yaml or .yml,
+// without hidden ones and hidden folders, with those in linked folders.
+func Files(fsys fs.FS, root string) ([]string, error) {
 	w := fileWalk{fsys: fsys}
-	err := w.walk(".", false)
+	err := w.walk(root, false)
 	return w.files, err
 }
 

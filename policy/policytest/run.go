@@ -85,19 +85,11 @@ func Run(fsys fs.FS, paths []string, opts Options) (*Result, error) {
 func testFiles(fsys fs.FS, paths []string) ([]string, error) {
 	var out []string
 	for _, p := range paths {
-		err := fs.WalkDir(fsys, path.Clean(p), func(name string, d fs.DirEntry, err error) error {
-			if err != nil {
-				return fmt.Errorf("cannot read %s: %w", name, err)
-			}
-			ext := path.Ext(name)
-			if !d.IsDir() && (ext == ".yaml" || ext == ".yml") {
-				out = append(out, name)
-			}
-			return nil
-		})
+		files, err := policy.Files(fsys, path.Clean(p))
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("cannot read %s: %w", p, err)
 		}
+		out = append(out, files...)
 	}
 	slices.Sort(out)
 	return slices.Compact(out), nil

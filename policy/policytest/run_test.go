@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -351,5 +352,29 @@ func TestRehearsalsCount(t *testing.T) {
 				t.Errorf("%s: %s %s was never %s", action, m.Rule, m.Field, m.Outcome)
 			}
 		}
+	}
+}
+
+// TestFilesAreTheLoadersFiles: a mounted folder has the versions of its files in hidden folders, and may be a
+// link itself.
+func TestFilesAreTheLoadersFiles(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"mount/a.yaml": "", "mount/..2026/a.yaml": "", "mount/.a.yaml.swp": "", "mount/.b.yaml": "", "mount/notes.txt": "", "volume/c.yml": "",
+	} {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("../volume", filepath.Join(dir, "mount", "linked")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := testFiles(os.DirFS(dir), []string{"mount", "mount/a.yaml"})
+	if want := []string{"mount/a.yaml", "mount/linked/c.yml"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
 }
