@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 )
 
 const validations = `
@@ -288,6 +289,43 @@ func TestLoadBounds(t *testing.T) {
 	}
 	if _, err := Load(testConfig(), fsOf(files)); err == nil || err.Error() != "f16.yaml: the files up to this one have more than 16777216 bytes together: remove what is no policy" {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestLoadIrregularFile: a pipe or a device with the name of a policy file is
+// refused at once. To read it would wait for a writer, or take memory for ever.
+func TestLoadIrregularFile(t *testing.T) {
+	for name, mode := range map[string]fs.FileMode{"pipe": fs.ModeNamedPipe, "device": fs.ModeDevice | fs.ModeCharDevice, "socket": fs.ModeSocket} {
+		fsys := fstest.MapFS{"p.yaml": {Data: []byte("# nothing\n"), Mode: mode | 0o600}}
+		if _, err := Load(testConfig(), fsys); err == nil || err.Error() != "p.yaml: cannot read file: it is no regular file" {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// TestLoadDearYAML: what the YAML library would take minutes for is refused
+// before, and what is just below the bounds is read.
+func TestLoadDearYAML(t *testing.T) {
+	entries := func(n int, format string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, format, i)
+		}
+		return b.String()
+	}
+	const few = "p.yaml:1:1: field kind is missing: use AdmissionPolicy, AdmissionPolicyBinding or PolicyTest"
+	for name, c := range map[string]struct{ text, want string }{
+		"blank lines":            {"x: |\n" + strings.Repeat("\n", 1_000_000), "p.yaml:102:1: more than 100 blank lines in a row: remove them"},
+		"lines of spaces":        {"# a\n---\nx: >\n\n" + strings.Repeat("  \n", 300_000), "p.yaml:104:1: more than 100 blank lines in a row: remove them"},
+		"a mapping of lines":     {entries(90_000, "a%d: 1\n"), "p.yaml:6667:8: a document has at most 20000 words and signs: split it"},
+		"a mapping in one line":  {"{" + entries(90_000, "a%d: 1,") + "}", "a document has at most 20000 words and signs: split it"},
+		"as many blank lines":    {"x: |\n a\n" + strings.Repeat("\n", 99), few},
+		"a mapping that is long": {entries(6000, "a%d: 1\n"), few},
+	} {
+		_, err := Load(testConfig(), fsOf(map[string]string{"p.yaml": c.text}))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %.200v, want %s", name, err, c.want)
+		}
 	}
 }
 

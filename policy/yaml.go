@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"strings"
 	"unicode/utf8"
@@ -21,6 +22,10 @@ const (
 	maxTotalSize = 16 << 20 // of all files of one load
 	maxFiles     = 2048
 	maxFlowDepth = 32 // nested brackets, and dashes on one line
+	// The library takes time by the square of the blank lines in a row, and of the entries of a mapping: a
+	// file of full size would hold a core for many minutes.
+	maxBlankLines = 100
+	maxTokens     = 20_000 // of one document
 )
 
 // yamlFile is the text of one file, cut into documents before it is parsed:
@@ -72,7 +77,12 @@ func readBounded(fsys fs.FS, name string) ([]byte, error) {
 	if info.Size() > maxFileSize {
 		return nil, fmt.Errorf("it has %d bytes, at most %d are allowed: split it", info.Size(), maxFileSize)
 	}
-	raw, err := fs.ReadFile(fsys, name)
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
 	if err == nil && len(raw) > maxFileSize {
 		err = fmt.Errorf("it has more than %d bytes: split it", maxFileSize)
 	}
@@ -148,7 +158,16 @@ func (f *yamlFile) parse(p *problems, c chunk) (root ast.Node, ok bool) {
 			root, ok = nil, false
 		}
 	}()
+	if line := blankRun(c.text, maxBlankLines); line > 0 {
+		p.addAt(f.name, c.first+line, 1, "", fmt.Sprintf("more than %d blank lines in a row: remove them", maxBlankLines))
+		return nil, false
+	}
 	tokens := lexer.Tokenize(c.text)
+	if len(tokens) > maxTokens {
+		at := tokens[maxTokens].Position
+		p.addAt(f.name, c.first+at.Line, at.Column, "", fmt.Sprintf("a document has at most %d words and signs: split it", maxTokens))
+		return nil, false
+	}
 	if !f.checkTokens(p, tokens, c.first) {
 		return nil, false
 	}
@@ -162,6 +181,20 @@ func (f *yamlFile) parse(p *problems, c chunk) (root ast.Node, ok bool) {
 		return nil, false
 	}
 	return file.Docs[0].Body, true
+}
+
+// blankRun returns the line at which more than most blank lines have come one after another, or 0.
+func blankRun(text string, most int) int {
+	line, run := 0, 0
+	for l := range strings.Lines(text) {
+		line++
+		if strings.TrimSpace(l) != "" {
+			run = 0
+		} else if run++; run > most {
+			return line
+		}
+	}
+	return 0
 }
 
 // syntaxError reports the library's error without its source excerpt.

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // maxConfigBytes bounds the configuration file, against the wrong file being named.
@@ -180,6 +182,28 @@ func readBounded(path string, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("%s is larger than %s", path, ByteSize(limit))
 	}
 	return data, nil
+}
+
+// errIrregular says that a name stands for something that may have no end, or nothing to read yet.
+var errIrregular = errors.New("it is a pipe, a socket or a device, should be an ordinary file")
+
+// openRegular opens a file, and nothing else that can have its name: it never waits for somebody to write to
+// a pipe. It is for what is read while the gateway runs.
+func openRegular(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	const irregular = fs.ModeNamedPipe | fs.ModeSocket | fs.ModeDevice | fs.ModeCharDevice | fs.ModeIrregular
+	info, err := f.Stat()
+	if err == nil && info.Mode()&irregular != 0 {
+		err = &fs.PathError{Op: "read", Path: path, Err: errIrregular}
+	}
+	if err != nil {
+		_ = f.Close() // nothing was written
+		return nil, err
+	}
+	return f, nil
 }
 
 // maxSecretBytes bounds a file that holds one secret.

@@ -306,6 +306,9 @@ func (r *reloader) loadOnce(old *generation) (fresh *generation, read reading, s
 	read.checked = read.read.and(sourcesOf(r.file, old.cfg)).and(filesOf(cfg))
 	read.readPrint, read.checkedPrint = read.read.fingerprint(), read.checked.fingerprint()
 	if err == nil {
+		err = read.checked.irregular()
+	}
+	if err == nil {
 		fresh, err = r.build(cfg, old)
 	}
 	stable = read.checked.fingerprint() == read.checkedPrint && sources{files: []string{r.file}}.fingerprint() == before
@@ -316,6 +319,9 @@ func (r *reloader) loadOnce(old *generation) (fresh *generation, read reading, s
 func (r *reloader) config(old *generation) (*Config, error) {
 	if r.file == "" {
 		return old.cfg, nil
+	}
+	if err := (sources{files: []string{r.file}}).irregular(); err != nil {
+		return nil, err
 	}
 	parsed, err := readConfig(r.file)
 	if err != nil {

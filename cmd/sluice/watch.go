@@ -4,12 +4,12 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash"
 	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -71,6 +71,22 @@ func filesOf(cfg *Config) (s sources) {
 func (s sources) and(more sources) sources {
 	union := func(a, b []string) []string { return slices.Compact(slices.Sorted(slices.Values(slices.Concat(a, b)))) }
 	return sources{files: union(s.files, more.files), folders: union(s.folders, more.folders)}
+}
+
+// irregular returns an error for every file that is there and is no ordinary one, a line each. To read one
+// could take for ever.
+func (s sources) irregular() error {
+	var errs []error
+	for _, file := range s.files {
+		f, err := openRegular(file)
+		switch {
+		case err == nil:
+			_ = f.Close() // it was only looked at
+		case errors.Is(err, errIrregular):
+			errs = append(errs, fmt.Errorf("cannot read a file: %w", err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // fingerprint is equal for equal content of all sources. It is no secret: it is compared and never shown.
@@ -144,11 +160,7 @@ func linksToFolder(path string, d fs.DirEntry) bool {
 
 func hashFile(h hash.Hash, path string) {
 	writeField(h, path)
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		writeField(h, "no regular file") // to open a pipe is to wait for whoever writes to it
-		return
-	}
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if err != nil {
 		// The text without the path: it is the same for the same state of things.
 		if pe, ok := errors.AsType[*fs.PathError](err); ok {
