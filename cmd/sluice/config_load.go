@@ -82,7 +82,7 @@ type parsedConfig struct {
 // files that list workers are followed by themselves there, and a fault in one is no fault of the
 // configuration.
 func readConfig(path string) (*parsedConfig, error) {
-	data, err := readBounded(path, maxConfigBytes)
+	data, err := readRegular(path, maxConfigBytes)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the configuration: %w", err)
 	}
@@ -167,13 +167,27 @@ func (c *Config) resolvePaths(dir string) {
 	resolve(&c.DecisionLog.Path)
 }
 
-// readBounded reads a whole file of at most limit bytes.
+// readBounded reads a whole file of at most limit bytes. It may be a pipe, as of a shell's <(...).
 func readBounded(path string, limit int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	return readAtMost(f, path, limit)
+}
+
+// readRegular is readBounded for what may be read while the gateway runs: nothing but an ordinary file.
+func readRegular(path string, limit int64) ([]byte, error) {
+	f, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readAtMost(f, path, limit)
+}
+
+func readAtMost(f *os.File, path string, limit int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err != nil {
 		return nil, err
@@ -212,7 +226,7 @@ const maxSecretBytes = 64 << 10
 // readSecretText reads a file that holds one line of text: a token or a worker's API key. White space
 // around it is not part of the secret. Errors never hold any of the content.
 func readSecretText(path string) (string, error) {
-	data, err := readBounded(path, maxSecretBytes)
+	data, err := readRegular(path, maxSecretBytes)
 	if err != nil {
 		return "", err
 	}
@@ -233,7 +247,7 @@ const minKeyBytes = 32
 
 // readKey reads a key of random bytes: the file's content as it is, 32 bytes or more.
 func readKey(path string) ([]byte, error) {
-	data, err := readBounded(path, maxSecretBytes)
+	data, err := readRegular(path, maxSecretBytes)
 	if err != nil {
 		return nil, err
 	}

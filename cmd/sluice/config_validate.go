@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -400,7 +399,7 @@ func isMissing(err error) bool {
 
 // readable records an error unless p can be opened and is of its kind.
 func (v *validator) readable(p configPath) {
-	f, err := os.Open(*p.value)
+	f, err := openRegular(*p.value)
 	if err != nil {
 		what := "file"
 		if p.isDir {

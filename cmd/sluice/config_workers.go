@@ -49,7 +49,7 @@ func (v *validator) given(prefix string) bool {
 
 // workersFile checks a file of workers. That it can't be read is found by files.
 func (v *validator) workersFile(c *WorkersFromConfig, taken claims) {
-	data, err := readBounded(c.File, maxListBytes)
+	data, err := readRegular(c.File, maxListBytes)
 	if err != nil {
 		return
 	}
@@ -123,7 +123,7 @@ func (c *WorkersFromConfig) listed() int {
 	if c.File == "" {
 		return 0
 	}
-	data, err := readBounded(c.File, maxListBytes)
+	data, err := readRegular(c.File, maxListBytes)
 	if err != nil {
 		return 0
 	}
