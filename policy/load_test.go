@@ -317,8 +317,8 @@ func TestLoadDearYAML(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"blank lines":            {"x: |\n" + strings.Repeat("\n", 1_000_000), "p.yaml:102:1: more than 100 blank lines in a row: remove them"},
 		"lines of spaces":        {"# a\n---\nx: >\n\n" + strings.Repeat("  \n", 300_000), "p.yaml:104:1: more than 100 blank lines in a row: remove them"},
-		"a mapping of lines":     {entries(90_000, "a%d: 1\n"), "p.yaml:6667:8: a document has at most 20000 words and signs: split it"},
-		"a mapping in one line":  {"{" + entries(90_000, "a%d: 1,") + "}", "a document has at most 20000 words and signs: split it"},
+		"a mapping of lines":     {entries(90_000, "a%d: 1\n"), "p.yaml:16667:9: a document has at most 50000 words and signs: split it"},
+		"a mapping in one line":  {"{" + entries(90_000, "a%d: 1,") + "}", "a document has at most 50000 words and signs: split it"},
 		"as many blank lines":    {"x: |\n a\n" + strings.Repeat("\n", 99), few},
 		"a mapping that is long": {entries(6000, "a%d: 1\n"), few},
 	} {

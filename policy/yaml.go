@@ -25,7 +25,7 @@ const (
 	// The library takes time by the square of the blank lines in a row, and of the entries of a mapping: a
 	// file of full size would hold a core for many minutes.
 	maxBlankLines = 100
-	maxTokens     = 20_000 // of one document
+	maxTokens     = 50_000 // of one document
 )
 
 // yamlFile is the text of one file, cut into documents before it is parsed:
