@@ -90,10 +90,10 @@ type exchange struct {
 	streamErrorCode string
 }
 
-// reservedLimit ties a lease to the limits of the decision that it holds.
+// reservedLimit ties a reservation to the limits of the decision that it holds.
 type reservedLimit struct {
-	lease   *ratelimit.Lease
-	indices []int // into exchange.limits, parallel to the lease's claims
+	lease   ratelimit.Reservation
+	indices []int // into exchange.limits, parallel to the claims
 }
 
 // clientLeft is called by the watcher: it wakes the owner and frees the

@@ -77,7 +77,7 @@ func (ex *exchange) uncountReserved() {
 // refuses, as Deny does.
 func (ex *exchange) take(now time.Time, claims []ratelimit.Claim, indices []int) []policy.LimitFailure {
 	for len(claims) > 0 {
-		lease, failures := ex.g.parts.Limiter.Reserve(now, claims)
+		lease, failures := ex.g.parts.Limiter.Reserve(ex.ctx, now, claims)
 		if len(failures) == 0 {
 			ex.reserved = append(ex.reserved, reservedLimit{lease, indices})
 			return nil
@@ -96,8 +96,8 @@ func (ex *exchange) without(failures []ratelimit.Failure, claims []ratelimit.Cla
 	var rest []ratelimit.Claim
 	var restIndices []int
 	for i := range claims {
-		failed := slices.ContainsFunc(failures, func(f ratelimit.Failure) bool { return f.Index == i && f.Overflow })
-		if failed && ex.limits[indices[i]].OnStoreError == onStoreErrorAllow {
+		failed := slices.ContainsFunc(failures, func(f ratelimit.Failure) bool { return f.Index == i && f.Store != "" })
+		if failed && ex.limits[indices[i]].OnStoreError == ratelimit.OnStoreErrorAllow {
 			ex.owed = append(ex.owed, indices[i])
 			continue
 		}
@@ -106,15 +106,11 @@ func (ex *exchange) without(failures []ratelimit.Failure, claims []ratelimit.Cla
 	return rest, restIndices
 }
 
-// onStoreErrorAllow is the policy's word for a limit that admits a request when
-// its counter can't be reached.
-const onStoreErrorAllow = "Allow"
-
 // refusals says which limits did not fit.
 func (ex *exchange) refusals(failures []ratelimit.Failure, indices []int) []policy.LimitFailure {
 	out := make([]policy.LimitFailure, len(failures))
 	for i, f := range failures {
-		out[i] = policy.LimitFailure{Index: indices[f.Index], Wait: f.Wait, StoreFailed: f.Overflow}
+		out[i] = policy.LimitFailure{Index: indices[f.Index], Wait: f.Wait, StoreFailed: f.Store != ""}
 		ex.refusedViews = append(ex.refusedViews, refusedView{indices[f.Index], f.View})
 	}
 	return out
@@ -124,7 +120,7 @@ func claim(l *policy.Limit) ratelimit.Claim {
 	return ratelimit.Claim{
 		Counter: l.Counter, Unit: ratelimit.Unit(l.Unit),
 		Window: ratelimit.Window{Duration: l.Window.Duration, Calendar: l.Window.Calendar},
-		Limit:  l.Limit, Amount: l.Estimate,
+		Limit:  l.Limit, Amount: l.Estimate, OnStoreError: l.OnStoreError,
 	}
 }
 

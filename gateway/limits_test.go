@@ -92,22 +92,22 @@ type brokenStore struct {
 }
 
 // Reserve implements Limiter.
-func (b *brokenStore) Reserve(now time.Time, claims []ratelimit.Claim) (*ratelimit.Lease, []ratelimit.Failure) {
+func (b *brokenStore) Reserve(ctx context.Context, now time.Time, claims []ratelimit.Claim) (ratelimit.Reservation, []ratelimit.Failure) {
 	var failures []ratelimit.Failure
 	for i := range claims {
 		if b.broken(claims[i].Counter) {
-			failures = append(failures, ratelimit.Failure{Index: i, Wait: time.Second, Overflow: true})
+			failures = append(failures, ratelimit.Failure{Index: i, Wait: time.Second, Store: ratelimit.StoreDown})
 		}
 	}
 	if len(failures) > 0 {
 		return nil, failures
 	}
-	return b.Limiter.Reserve(now, claims)
+	return b.Limiter.Reserve(ctx, now, claims)
 }
 
 // Charge implements Limiter.
-func (b *brokenStore) Charge(now time.Time, c ratelimit.Claim) bool {
-	return b.charges && b.Limiter.Charge(now, c)
+func (b *brokenStore) Charge(ctx context.Context, now time.Time, c ratelimit.Claim) bool {
+	return b.charges && b.Limiter.Charge(ctx, now, c)
 }
 
 // TestOnStoreError: a limit whose counter can't be reached refuses, unless it says

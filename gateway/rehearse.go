@@ -250,13 +250,13 @@ func (r *rehearsal) judge(ctx context.Context) {
 	limits, now := r.what.Limits(), time.Now()
 	var failed []policy.LimitFailure
 	for i := range limits {
-		lease, failures := r.g.parts.Limiter.Reserve(now, []ratelimit.Claim{claim(&limits[i])})
+		lease, failures := r.g.parts.Limiter.Reserve(ctx, now, []ratelimit.Claim{claim(&limits[i])})
 		if len(failures) > 0 {
 			f := &failures[0]
-			if f.Overflow && limits[i].OnStoreError == onStoreErrorAllow {
+			if f.Store != "" && limits[i].OnStoreError == ratelimit.OnStoreErrorAllow {
 				continue // it would have let the request in
 			}
-			failed = append(failed, policy.LimitFailure{Index: i, Wait: f.Wait, StoreFailed: f.Overflow})
+			failed = append(failed, policy.LimitFailure{Index: i, Wait: f.Wait, StoreFailed: f.Store != ""})
 			continue
 		}
 		r.leases = append(r.leases, reservedLimit{lease, []int{i}})

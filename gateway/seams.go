@@ -24,12 +24,13 @@ type Decider interface {
 	Revision() string
 }
 
-// Limiter reserves what a decision asks for, all or nothing.
+// Limiter reserves what a decision asks for, all or nothing. It may wait for a
+// store that processes share, within a bound of its own.
 type Limiter interface {
-	Reserve(now time.Time, claims []ratelimit.Claim) (*ratelimit.Lease, []ratelimit.Failure)
+	Reserve(ctx context.Context, now time.Time, claims []ratelimit.Claim) (ratelimit.Reservation, []ratelimit.Failure)
 	// Charge takes the claim's amount whether or not it fits, for a request that
 	// was let in without a reservation. It reports false if it can't.
-	Charge(now time.Time, claim ratelimit.Claim) bool
+	Charge(ctx context.Context, now time.Time, claim ratelimit.Claim) bool
 }
 
 // Router chooses a worker and counts the load it adds. Every reservation must

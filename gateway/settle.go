@@ -195,7 +195,7 @@ func (ex *exchange) settleLimits(now time.Time, c *charge, row *tenancy.Row) (ch
 func (ex *exchange) chargeOwed(now time.Time, l *policy.Limit, amount int64) int64 {
 	c := claim(l)
 	c.Amount = amount
-	if ex.g.parts.Limiter.Charge(now, c) {
+	if ex.g.parts.Limiter.Charge(context.Background(), now, c) {
 		return amount
 	}
 	ex.g.log.LogAttrs(context.Background(), slog.LevelWarn, "cannot charge a limit: its counter can't be reached",

@@ -10,7 +10,7 @@ func TestReserveAllocatesTheLeaseAlone(t *testing.T) {
 	claims := requestClaims(0)
 	amounts := []int64{610, 1, 1, 300}
 	got := testing.AllocsPerRun(1000, func() {
-		le, _ := l.Reserve(start, claims)
+		le, _ := l.Reserve(ctx, start, claims)
 		le.Settle(start, amounts)
 	})
 	if got > 1 {

@@ -107,6 +107,28 @@ func (b *bucket) take(h *hold) {
 	// invariant, so the newest hold simply starts with less.
 	h.refund = min(h.amount, math.MaxInt64-b.refunds)
 	b.refunds += h.refund
+	b.link(h)
+}
+
+// extend takes more for a hold that is open, whatever the level, and remembers
+// that it may come back. The bucket must be refreshed.
+func (b *bucket) extend(h *hold, more int64) {
+	b.level = subSat(b.level, more)
+	h.amount = addSat(h.amount, more)
+	back := min(more, math.MaxInt64-b.refunds)
+	if !h.linked {
+		// Nothing was left to give back: it is as good as a new reservation.
+		h.refund = back
+		b.refunds += back
+		b.link(h)
+		return
+	}
+	h.refund += back
+	b.refunds += back
+}
+
+// link puts h at the end of the list of those that may give back.
+func (b *bucket) link(h *hold) {
 	h.prev, h.next = b.newest, nil
 	if b.newest != nil {
 		b.newest.next = h

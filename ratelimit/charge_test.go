@@ -27,13 +27,13 @@ func TestCharge(t *testing.T) {
 		if c.before > 0 {
 			take := c.claim
 			take.Amount = c.before
-			le, failures := l.Reserve(now, []Claim{take})
+			le, failures := l.Reserve(ctx, now, []Claim{take})
 			if failures != nil {
 				t.Fatal(failures)
 			}
 			le.Settle(now, []int64{c.before})
 		}
-		if !l.Charge(now, c.claim) {
+		if !l.Charge(ctx, now, c.claim) {
 			t.Fatalf("%s: not charged", c.name)
 		}
 		probe := c.claim
@@ -44,7 +44,7 @@ func TestCharge(t *testing.T) {
 			}
 			continue
 		}
-		if _, failures := l.Reserve(now, []Claim{probe}); len(failures) != 1 || failures[0].Available != c.left {
+		if _, failures := l.Reserve(ctx, now, []Claim{probe}); len(failures) != 1 || failures[0].Available != c.left {
 			t.Errorf("%s: %+v, want that %d are left", c.name, failures, c.left)
 		}
 	}
@@ -52,7 +52,7 @@ func TestCharge(t *testing.T) {
 	full := New(Config{MaxCounters: 1})
 	charged := 0
 	for i := range 1000 {
-		if full.Charge(now, Claim{Counter: string(rune('a' + i)), Unit: UnitTokens, Window: minute, Limit: 10, Amount: 1}) {
+		if full.Charge(ctx, now, Claim{Counter: string(rune('a' + i)), Unit: UnitTokens, Window: minute, Limit: 10, Amount: 1}) {
 			charged++
 		}
 	}
@@ -71,8 +71,8 @@ func TestAvailable(t *testing.T) {
 		{Counter: "slots", Unit: UnitConcurrency, Limit: 3, Amount: 1},
 	}
 	l := New(Config{})
-	first, _ := l.Reserve(now, claims)
-	second, _ := l.Reserve(now, claims)
+	first, _ := l.Reserve(ctx, now, claims)
+	second, _ := l.Reserve(ctx, now, claims)
 	first.Settle(now, []int64{70, 5, 0})
 	for i, want := range []int64{-10, 55, 2} {
 		if got := first.Available(i); got != want {

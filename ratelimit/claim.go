@@ -55,6 +55,13 @@ type Claim struct {
 	// Amount is the estimate to reserve, 0 or more. For concurrency it is the
 	// number of slots, usually 1.
 	Amount int64
+	// OnStoreError is Deny, Allow or Local: what the caller does where the counter
+	// can't be had (Failure.Store). Empty means Deny. A limiter may order its work
+	// by it; its answers are the same.
+	OnStoreError string
+	// LocalFraction is the part of Limit that a Local claim may have of this
+	// process alone, above 0 and at most 1; 0 means all of it.
+	LocalFraction float64
 }
 
 // Never is the Wait of a claim that no passing of time would make fit: its
@@ -73,9 +80,9 @@ type Failure struct {
 	Wait time.Duration
 	// View is the counter as a client may see it.
 	View View
-	// Overflow is true when the counter does not exist and the limiter holds as
-	// many as it may (Config.MaxCounters); Wait is then one second.
-	Overflow bool
+	// Store says why the counter could not be had; empty when it could and has too
+	// little. Wait is then one second, and Available and View.Remaining are 0.
+	Store StoreState
 }
 
 // View is a counter as the rate limit headers show it.

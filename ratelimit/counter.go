@@ -60,6 +60,21 @@ func newCounter(key counterKey, limit, now int64) *counter {
 	return c
 }
 
+// present is the key of the counter's window at now: never an earlier period.
+func (c *counter) present(now time.Time) counterKey {
+	key := c.key
+	key.period = max(key.period, periodOf(key.window.Calendar, now).start.Unix())
+	return key
+}
+
+// limitOr is the limit that is in force: a bucket's own, or else the holder's.
+func (c *counter) limitOr(limit int64) int64 {
+	if c.kind == kindBucket {
+		return c.bucket.limit
+	}
+	return limit
+}
+
 // refresh brings the counter to now and, for a bucket, puts the limit in force.
 func (c *counter) refresh(now, limit int64) {
 	c.touched = max(c.touched, now)

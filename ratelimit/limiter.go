@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"context"
 	"hash/maphash"
 	"math/bits"
 	"sync/atomic"
@@ -10,7 +11,7 @@ import (
 // Config sizes a Limiter. The zero value means DefaultConfig.
 type Config struct {
 	// MaxCounters bounds the counters held at once. Beyond it a claim on a new
-	// counter fails (Failure.Overflow) until idle ones can be forgotten. The
+	// counter fails (StoreOverflow) until idle ones can be forgotten. The
 	// bound holds for each of 64 parts, so that it may bite a little earlier.
 	MaxCounters int
 }
@@ -54,8 +55,9 @@ func New(cfg Config) *Limiter {
 
 // Reserve takes all claims, or none and says which did not fit. The claims are
 // copied. An empty list succeeds. It panics on a claim that no checked policy
-// makes (a negative limit or amount, an unusable window).
-func (l *Limiter) Reserve(now time.Time, claims []Claim) (*Lease, []Failure) {
+// makes (a negative limit or amount, an unusable window). It never waits, so
+// that the context is not looked at. The reservation is a *Lease.
+func (l *Limiter) Reserve(_ context.Context, now time.Time, claims []Claim) (Reservation, []Failure) {
 	for i := range claims {
 		if err := claims[i].check(); err != nil {
 			panic("BUG: " + err.Error())
@@ -95,11 +97,11 @@ func (l *Limiter) planLocked(now time.Time, axis int64, claims []Claim, le *Leas
 		s.sweepLocked(now, axis, sweepPerClaim)
 		c := s.getLocked(keyOf(cl, now), cl.Limit, now, axis, l.room)
 		if c == nil {
-			failures = append(failures, Failure{Index: i, Wait: time.Second, View: View{Limit: cl.Limit}, Overflow: true})
+			failures = append(failures, Failure{Index: i, Wait: time.Second, View: View{Limit: cl.Limit}, Store: StoreOverflow})
 			continue
 		}
 		c.pinned = true
-		h.counter, h.amount, h.limit = c, cl.Amount, cl.Limit
+		h.counter, h.reserved, h.amount, h.limit = c, cl.Amount, cl.Amount, cl.Limit
 		c.refresh(axis, cl.Limit)
 		want := addSat(c.planned, cl.Amount)
 		if wait := c.wait(now, want, cl.Limit); wait > 0 {

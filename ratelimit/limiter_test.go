@@ -1,11 +1,15 @@
 package ratelimit
 
 import (
+	"context"
 	"math"
 	"strings"
 	"testing"
 	"time"
 )
+
+// ctx is for calls that look at none.
+var ctx = context.Background()
 
 // start has a monotonic reading, as the times of a running gateway do, and so
 // do all times made from it by Add.
@@ -25,9 +29,9 @@ func calendar(name, unit string, limit, amount int64) Claim {
 	return Claim{Counter: name, Unit: UnitCost, Window: Window{Calendar: unit}, Limit: limit, Amount: amount}
 }
 
-func mustReserve(t *testing.T, l *Limiter, now time.Time, claims ...Claim) *Lease {
+func mustReserve(t *testing.T, l *Limiter, now time.Time, claims ...Claim) Reservation {
 	t.Helper()
-	le, failures := l.Reserve(now, claims)
+	le, failures := l.Reserve(ctx, now, claims)
 	if le == nil {
 		t.Fatalf("Reserve failed: %+v", failures)
 	}
@@ -36,7 +40,7 @@ func mustReserve(t *testing.T, l *Limiter, now time.Time, claims ...Claim) *Leas
 
 func mustRefuse(t *testing.T, l *Limiter, now time.Time, claims ...Claim) []Failure {
 	t.Helper()
-	le, failures := l.Reserve(now, claims)
+	le, failures := l.Reserve(ctx, now, claims)
 	if le != nil {
 		t.Fatalf("Reserve succeeded")
 	}
@@ -217,7 +221,7 @@ func TestChangedUnitOrWindowIsANewCounter(t *testing.T) {
 func TestLateRefundCannotDoubleTheBucket(t *testing.T) {
 	l := New(Config{})
 	claim := tokens("a", 100, 100)
-	var open []*Lease
+	var open []Reservation
 	for i := range 4 {
 		open = append(open, mustReserve(t, l, after(time.Duration(i)*time.Minute), claim))
 	}
@@ -240,7 +244,7 @@ func TestLateRefundCannotDoubleTheBucket(t *testing.T) {
 func TestLateRefundLosesFractions(t *testing.T) {
 	l := New(Config{})
 	claim := Claim{Counter: "a", Unit: UnitTokens, Window: Window{Duration: 10}, Limit: 3, Amount: 1}
-	old := []*Lease{mustReserve(t, l, start, claim), mustReserve(t, l, start, claim)}
+	old := []Reservation{mustReserve(t, l, start, claim), mustReserve(t, l, start, claim)}
 	// At 3 ns the level is 1.9 and at most 1.1 may come back.
 	mustReserve(t, l, after(3), claim)
 	old[0].Cancel(after(3))
@@ -300,7 +304,7 @@ func TestUnusableClaimsPanic(t *testing.T) {
 				t.Errorf("panic %q, want BUG: … %s", got, want)
 			}
 		}()
-		New(Config{}).Reserve(start, []Claim{c})
+		New(Config{}).Reserve(ctx, start, []Claim{c})
 	}
 	ok := tokens("a", 1, 1)
 	with := func(change func(*Claim)) Claim { c := ok; change(&c); return c }

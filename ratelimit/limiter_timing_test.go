@@ -28,7 +28,7 @@ func BenchmarkReserveSettle(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for i := 0; pb.Next(); i++ {
-					le, failures := l.Reserve(time.Now(), claims[i%tenants])
+					le, failures := l.Reserve(ctx, time.Now(), claims[i%tenants])
 					if le == nil {
 						b.Errorf("refused: %+v", failures)
 						return

@@ -97,12 +97,12 @@ func TestCountersAreBounded(t *testing.T) {
 	l := New(Config{MaxCounters: 2 * shards})
 	overflowed := 0
 	for i := range 1000 {
-		le, failures := l.Reserve(start, []Claim{tokens(fmt.Sprint("k", i), 10, 1)})
+		le, failures := l.Reserve(ctx, start, []Claim{tokens(fmt.Sprint("k", i), 10, 1)})
 		if le != nil {
 			le.Settle(start, nil)
 			continue
 		}
-		if f := failures[0]; !f.Overflow || f.Wait != time.Second || f.View.Limit != 10 {
+		if f := failures[0]; f.Store != StoreOverflow || f.Wait != time.Second || f.View.Limit != 10 {
 			t.Fatalf("failure %+v, want an overflow", f)
 		}
 		overflowed++

@@ -27,7 +27,7 @@ func TestParallelRequestsBalance(t *testing.T) {
 					which = append(which, i)
 				}
 				noon := date(2026, 3, 10, 12)
-				le, failures := l.Reserve(noon, claims)
+				le, failures := l.Reserve(ctx, noon, claims)
 				if le == nil {
 					t.Errorf("refused: %+v", failures)
 					return
@@ -88,7 +88,7 @@ func TestParallelBucketPromise(t *testing.T) {
 	for w := range counts {
 		wg.Go(func() {
 			for range 20_000 {
-				if le, _ := l.Reserve(time.Now(), []Claim{claim}); le != nil {
+				if le, _ := l.Reserve(ctx, time.Now(), []Claim{claim}); le != nil {
 					counts[w]++
 					le.Settle(time.Now(), nil)
 				}

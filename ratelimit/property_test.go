@@ -12,7 +12,7 @@ import (
 // taken is one reservation of a property test. What counts of it is its amount
 // while it is open, then the charge; overruns are apart, as the promise says.
 type taken struct {
-	lease  *Lease
+	lease  Reservation
 	at     time.Time
 	amount int64
 	counts int64
@@ -72,7 +72,7 @@ func TestPropertyBucketPromise(t *testing.T) {
 		claim := Claim{Counter: "a", Unit: UnitTokens, Window: Window{Duration: window}, Limit: limit}
 		var all []*taken
 		// The counter exists from the start, so that it has seen every time.
-		first, _ := l.Reserve(start, []Claim{claim})
+		first, _ := l.Reserve(ctx, start, []Claim{claim})
 		first.Settle(start, nil)
 		clock, latest := start, start
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
@@ -90,7 +90,7 @@ func TestPropertyBucketPromise(t *testing.T) {
 				continue
 			}
 			claim.Amount = rapid.Int64Range(0, limit).Draw(t, "amount")
-			le, failures := l.Reserve(now, []Claim{claim})
+			le, failures := l.Reserve(ctx, now, []Claim{claim})
 			if le == nil {
 				checkWait(t, l, latest, claim, failures[0])
 				continue
@@ -137,7 +137,7 @@ func TestPropertySettledBucketIsExact(t *testing.T) {
 				continue
 			}
 			claim.Amount = rapid.Int64Range(0, 200).Draw(t, "amount")
-			if le, _ := l.Reserve(start, []Claim{claim}); le != nil {
+			if le, _ := l.Reserve(ctx, start, []Claim{claim}); le != nil {
 				all = append(all, &taken{lease: le, at: start, amount: claim.Amount, counts: claim.Amount, open: true})
 			}
 		}
@@ -165,12 +165,12 @@ func TestPropertyEstimateLeavesNoTrace(t *testing.T) {
 			estimate := rapid.Int64Range(0, free).Draw(t, "estimate")
 			charge := rapid.Int64Range(0, estimate).Draw(t, "charge")
 			claim.Amount = estimate
-			le, failures := real.Reserve(now, []Claim{claim})
+			le, failures := real.Reserve(ctx, now, []Claim{claim})
 			if le == nil {
 				t.Fatalf("%d of %d free refused: %+v", estimate, free, failures)
 			}
 			claim.Amount = charge
-			if le, _ := ideal.Reserve(now, []Claim{claim}); le == nil {
+			if le, _ := ideal.Reserve(ctx, now, []Claim{claim}); le == nil {
 				t.Fatalf("the ideal bucket refused %d", charge)
 			} else {
 				le.Settle(now, nil)
@@ -192,7 +192,7 @@ func TestPropertySlotsAndCountsBalance(t *testing.T) {
 		l := New(Config{})
 		day := Window{Calendar: CalendarDay}
 		noon := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
-		var open []*Lease
+		var open []Reservation
 		var amounts []int64
 		inFlight, spent := int64(0), int64(0)
 		reserved := int64(0)
@@ -200,7 +200,7 @@ func TestPropertySlotsAndCountsBalance(t *testing.T) {
 			switch {
 			case rapid.Bool().Draw(t, "reserve"):
 				amount := rapid.Int64Range(0, 300).Draw(t, "amount")
-				le, _ := l.Reserve(noon, []Claim{
+				le, _ := l.Reserve(ctx, noon, []Claim{
 					{Counter: "s", Unit: UnitConcurrency, Limit: 5, Amount: 1},
 					{Counter: "c", Unit: UnitCost, Window: day, Limit: 1000, Amount: amount},
 				})

@@ -28,7 +28,7 @@ func TestAgreesWithXTime(t *testing.T) {
 			if math.Abs(level-float64(amount)) < 1e-6 {
 				continue // too close for a float to call
 			}
-			le, _ := l.Reserve(now, []Claim{tokens("a", limit, amount)})
+			le, _ := l.Reserve(ctx, now, []Claim{tokens("a", limit, amount)})
 			if ok := x.AllowN(now, int(amount)); ok != (le != nil) {
 				t.Fatalf("x/time says %v to %d of %g, the bucket %v", ok, amount, level, le != nil)
 			}
