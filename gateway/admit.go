@@ -80,39 +80,6 @@ func methodName(m []byte) string {
 	return "other"
 }
 
-// identify finds out who is calling. All ways to fail look the same to the
-// client.
-func (ex *exchange) identify(ctx *fasthttp.RequestCtx) *rejection {
-	cred, reason := credential(&ctx.Request.Header)
-	if reason != "" {
-		ex.g.parts.Meter.AuthFailed(reason)
-		return unauthorized()
-	}
-	p, err := ex.st.Identifier.Identify(cred, ex.start)
-	if err != nil {
-		ex.g.parts.Meter.AuthFailed(authReason(err))
-		return unauthorized()
-	}
-	ex.principal = p
-	if p.Tenant.Disabled {
-		return &rejection{
-			status: fasthttp.StatusForbidden, kind: "permission_error", code: "tenant_disabled",
-			message: "this tenant is disabled", outcome: tenancy.OutcomeDenied,
-		}
-	}
-	return nil
-}
-
-// authReason is the metric's word for a failed identification. Errors of an
-// Identifier may bring their own, from a fixed list.
-func authReason(err error) string {
-	var r interface{ AuthReason() string }
-	if errors.As(err, &r) {
-		return r.AuthReason()
-	}
-	return "unknown"
-}
-
 // checkMedia judges content type, coding and announced length before the body
 // is read.
 func (ex *exchange) checkMedia(ctx *fasthttp.RequestCtx) *rejection {
@@ -214,6 +181,9 @@ func (ex *exchange) fillInput(ctx *fasthttp.RequestCtx, labels []string) {
 	}
 	if p.KeyID != "" {
 		in.Principal.KeyID = &p.KeyID
+	}
+	if p.SPIFFEID != "" {
+		in.Principal.SPIFFEID = &p.SPIFFEID
 	}
 	in.Tenant = policy.TenantInput{ID: t.ID, Team: t.Team, Tier: t.Tier, Labels: t.Labels}
 	r := &in.Request

@@ -50,6 +50,7 @@ type exchange struct {
 	received        *[]byte // the body as it came; from bodyPool
 	bodyRead        bool    // to its end
 	bodyBytes       int
+	credentials     tenancy.Credentials // while they are judged
 	principal       *tenancy.Principal
 	req             *openai.Request
 	model           *Model

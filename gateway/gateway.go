@@ -72,9 +72,12 @@ type Pool struct {
 // A request keeps the generation it began with until it is settled.
 type State struct {
 	Identifier Identifier
-	Policies   Decider
-	Models     *Models
-	Pools      map[string]Pool
+	// ConnectionIdentity says that callers may be known without a bearer
+	// credential: by the certificate of their connection, or by the word of a proxy.
+	ConnectionIdentity bool
+	Policies           Decider
+	Models             *Models
+	Pools              map[string]Pool
 	// Pricer puts prices into ledger rows; nil leaves them without.
 	Pricer Pricer
 	// Classifier scans bodies for content labels; nil means that there are no

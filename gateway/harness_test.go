@@ -238,8 +238,13 @@ const streamBody = `{"model":"m","messages":[{"role":"user","content":"hello"}],
 
 type identifierFunc func([]byte, time.Time) (*tenancy.Principal, error)
 
-func (f identifierFunc) Identify(cred []byte, now time.Time) (*tenancy.Principal, error) {
-	return f(cred, now)
+func (f identifierFunc) Identify(_ context.Context, c *tenancy.Credentials, now time.Time) (*tenancy.Principal, error) {
+	return f(c.Bearer, now)
+}
+
+func (f identifierFunc) Refuses(c *tenancy.Credentials, now time.Time) bool {
+	p, err := f(c.Bearer, now)
+	return err != nil || p.Tenant.Disabled
 }
 
 // fakeDecider allows everything unless told otherwise.

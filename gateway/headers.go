@@ -28,41 +28,6 @@ func isAlnum(b byte) bool {
 	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9'
 }
 
-// credential finds the one credential of a request. reason is set, and the
-// credential nil, if there is none or there is doubt which one counts.
-func credential(h *fasthttp.RequestHeader) (cred []byte, reason string) {
-	for _, name := range [...]string{"Authorization", "X-Api-Key", "Api-Key"} {
-		values := h.PeekAll(name)
-		if len(values) == 0 {
-			continue
-		}
-		if len(values) > 1 {
-			return nil, "repeated_header"
-		}
-		v := values[0]
-		if name == "Authorization" {
-			scheme, rest, ok := bytes.Cut(v, []byte(" "))
-			if !ok || !bytes.EqualFold(scheme, []byte("Bearer")) {
-				return nil, "not_bearer"
-			}
-			v = bytes.Trim(rest, " ")
-		}
-		switch {
-		case len(v) == 0:
-			return nil, "empty"
-		case slices.ContainsFunc(v, func(b byte) bool { return b <= ' ' || b == 0x7f }):
-			return nil, "malformed"
-		case cred != nil && !bytes.Equal(cred, v):
-			return nil, "conflicting"
-		}
-		cred = v
-	}
-	if cred == nil {
-		return nil, "missing"
-	}
-	return cred, ""
-}
-
 // traceContext returns the W3C trace headers to pass on, or empty strings. A
 // malformed traceparent takes its tracestate with it.
 func traceContext(h *fasthttp.RequestHeader) (parent, state string) {

@@ -20,34 +20,6 @@ func header(pairs ...string) *fasthttp.RequestHeader {
 	return h
 }
 
-func TestCredential(t *testing.T) {
-	for _, c := range []struct {
-		pairs        []string
-		cred, reason string
-	}{
-		{[]string{}, "", "missing"},
-		{[]string{"Authorization", "Bearer abc"}, "abc", ""},
-		{[]string{"Authorization", "bEARER   abc "}, "abc", ""},
-		{[]string{"Authorization", "Basic abc"}, "", "not_bearer"},
-		{[]string{"Authorization", "abc"}, "", "not_bearer"},
-		{[]string{"Authorization", "Bearer "}, "", "empty"},
-		{[]string{"X-Api-Key", ""}, "", "empty"},
-		{[]string{"X-Api-Key", "abc"}, "abc", ""},
-		{[]string{"api-key", "abc"}, "abc", ""},
-		{[]string{"Authorization", "Bearer abc", "X-Api-Key", "abc"}, "abc", ""},
-		{[]string{"Authorization", "Bearer abc", "X-Api-Key", "abd"}, "", "conflicting"},
-		{[]string{"X-Api-Key", "abc", "api-key", "x"}, "", "conflicting"},
-		{[]string{"X-Api-Key", "abc", "X-Api-Key", "abc"}, "", "repeated_header"},
-		{[]string{"X-Api-Key", "a c"}, "", "malformed"},
-		{[]string{"X-Api-Key", "a\x01c"}, "", "malformed"},
-	} {
-		cred, reason := credential(header(c.pairs...))
-		if string(cred) != c.cred || reason != c.reason {
-			t.Errorf("%q: got %q, %q; want %q, %q", c.pairs, cred, reason, c.cred, c.reason)
-		}
-	}
-}
-
 func TestTraceContext(t *testing.T) {
 	const good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for _, c := range []struct{ parent, state, wantParent, wantState string }{

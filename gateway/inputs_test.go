@@ -196,9 +196,9 @@ func TestInputsBeyondTheMaxima(t *testing.T) {
 			worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
 			r := newRig(t, []string{worker.URL()}, withState(func(st *State) {
 				st.PolicyHeaders, st.LabelPrincipals = []string{"x-team"}, []string{"key:test"}
-				known := st.Identifier
+				known := st.Identifier.(identifierFunc)
 				st.Identifier = identifierFunc(func(cred []byte, now time.Time) (*tenancy.Principal, error) {
-					p, err := known.Identify(cred, now)
+					p, err := known(cred, now)
 					if err == nil && c.caller != nil {
 						c.caller(p)
 					}

@@ -43,9 +43,9 @@ func TestLabelClaim(t *testing.T) {
 			worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
 			r := newRig(t, []string{worker.URL()}, withState(func(st *State) {
 				st.LabelClaim = c.claim
-				known := st.Identifier
+				known := st.Identifier.(identifierFunc)
 				st.Identifier = identifierFunc(func(cred []byte, now time.Time) (*tenancy.Principal, error) {
-					p, err := known.Identify(cred, now)
+					p, err := known(cred, now)
 					if err == nil {
 						p.Claims = map[string]any{"labels": c.value}
 					}

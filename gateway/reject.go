@@ -41,10 +41,13 @@ func invalid(code, param, message string) *rejection {
 	}
 }
 
-func unauthorized() *rejection {
+// unauthorized is the one answer to callers who are not known. The cause goes to
+// the log alone.
+func unauthorized(cause error) *rejection {
 	return &rejection{
 		status: fasthttp.StatusUnauthorized, kind: "invalid_request_error", code: "invalid_api_key",
 		message: "no valid credential: send one API key as Authorization: Bearer, x-api-key or api-key",
+		cause:   cause,
 	}
 }
 

@@ -11,13 +11,6 @@ import (
 	"github.com/sluicegate/sluice/tenancy"
 )
 
-// Identifier turns a credential into a principal. An error means 401,
-// whatever it says; its text is for the log and holds nothing of the
-// credential.
-type Identifier interface {
-	Identify(credential []byte, now time.Time) (*tenancy.Principal, error)
-}
-
 // Decider judges requests. Decide never returns nil and denies on an error.
 type Decider interface {
 	Decide(ctx context.Context, in *policy.Input) *policy.Decision

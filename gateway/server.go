@@ -34,12 +34,22 @@ func (g *Gateway) wantsBody(h *fasthttp.RequestHeader) bool {
 	if rej != nil || announced > g.cfg.BodyBytes {
 		return false
 	}
-	cred, reason := credential(h)
-	if reason != "" {
-		return false
+	return mediaFault(h) == nil && !g.refuses(h)
+}
+
+// refuses reports whether it is known by now that a request's credentials are
+// refused.
+func (g *Gateway) refuses(h *fasthttp.RequestHeader) bool {
+	var c tenancy.Credentials
+	if reason := headerCredentials(h, &c); reason != "" {
+		return true
 	}
-	p, err := g.state.Load().Identifier.Identify(cred, time.Now())
-	return err == nil && !p.Tenant.Disabled && mediaFault(h) == nil
+	st := g.state.Load()
+	if c.Bearer == nil {
+		return !st.ConnectionIdentity
+	}
+	by, ok := st.Identifier.(Refuser)
+	return ok && by.Refuses(&c, time.Now())
 }
 
 // expect answers Expect: 100-continue: the checks that need no body run first.
@@ -47,6 +57,7 @@ func (g *Gateway) expect(ctx *fasthttp.RequestCtx) int {
 	ex := g.early(ctx)
 	if ex != nil {
 		ex.finished = true // it is yet to be served, as another
+		ex.remember(ctx)
 		ex.discard()
 		if ex.conn != nil {
 			ex.conn.midway.Store(true)

@@ -343,6 +343,9 @@ func (ex *exchange) log(end *ending, row *tenancy.Row, ledgerErr error) {
 		return
 	}
 	attrs := append(rowAttrs(row), slog.String("method", ex.method), slog.String("route", ex.route.template))
+	if end.status == fasthttp.StatusUnauthorized && end.cause != nil {
+		attrs = append(attrs, slog.String("auth", authReason(end.cause)))
+	}
 	if end.cause != nil {
 		attrs = append(attrs, slog.String("cause", end.cause.Error()))
 	}

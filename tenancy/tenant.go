@@ -1,6 +1,6 @@
 package tenancy
 
-import "path"
+import "time"
 
 // Tenant is one customer of the platform, as configured by its operator.
 // Values are immutable once handed out and shared by concurrent requests.
@@ -38,20 +38,7 @@ type Expose struct {
 // matches, or it has none. A malformed glob matches nothing; the loader of the
 // tenants file refuses those. A '*' does not match '/', so that "team/*" means
 // one level; a glob of "*" alone matches every model.
-func (t *Tenant) AllowsModel(model string) bool {
-	if len(t.Models) == 0 {
-		return true
-	}
-	for _, glob := range t.Models {
-		if glob == "*" {
-			return true
-		}
-		if ok, err := path.Match(glob, model); err == nil && ok {
-			return true
-		}
-	}
-	return false
-}
+func (t *Tenant) AllowsModel(model string) bool { return allowsModel(t.Models, model) }
 
 // Kinds of principals.
 const (
@@ -72,6 +59,8 @@ type Principal struct {
 	// Subject and Issuer are the token's, or empty. For an API key, Subject is
 	// the name its owner gave it.
 	Subject, Issuer string
+	// SPIFFEID is that of the client's certificate, or empty.
+	SPIFFEID string
 	// Groups and Scopes are what the credential grants; empty where the kind
 	// has none.
 	Groups, Scopes []string
@@ -80,6 +69,11 @@ type Principal struct {
 	// Claims are further statements about the caller, by name. Values are
 	// string, bool, int64, float64 or []any of those.
 	Claims map[string]any
+	// Scope is what the credential is for; nil for everything that its tenant may
+	// do.
+	Scope *Scope
+	// ExpiresAt is when the credential ends; zero for one that does not.
+	ExpiresAt time.Time
 	// Tenant is never nil.
 	Tenant *Tenant
 }

@@ -51,7 +51,7 @@ func TestAppendKeepsEveryOtherByte(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := load(t, string(edited))
-			p, err := d.Identify([]byte(key.Reveal()), noon)
+			p, err := d.IdentifyKey([]byte(key.Reveal()), noon)
 			if err != nil || p.Tenant.ID != "acme" || p.Subject != rec.Name {
 				t.Fatalf("the new key gives %+v, %v in\n%s", p, err, edited)
 			}
@@ -149,7 +149,7 @@ func TestAppendKeyReplacesTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, err := d.Identify([]byte(key.Reveal()), noon); err != nil || p.Tenant.ID != "nokeys" {
+	if p, err := d.IdentifyKey([]byte(key.Reveal()), noon); err != nil || p.Tenant.ID != "nokeys" {
 		t.Errorf("%+v, %v", p, err)
 	}
 	if err := AppendKey(path, "nokeys", rec); err == nil {

@@ -1,6 +1,7 @@
 package authn
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -12,7 +13,7 @@ import (
 	"github.com/sluicegate/sluice/tenancy"
 )
 
-// Errors of Identify. Clients get one and the same 401 for all of them; the
+// Causes of the errors of IdentifyKey. Clients get one and the same 401 for all of them; the
 // difference is for the log and the metric.
 var (
 	// ErrUnknown: malformed, or no such key, or a wrong secret.
@@ -73,17 +74,32 @@ func readFile(path string) ([]byte, error) {
 	return text, nil
 }
 
-// Identify returns the principal of a credential. The principal is shared and
+// Identify implements gateway.Identifier for API keys alone.
+func (d *Directory) Identify(_ context.Context, c *tenancy.Credentials, now time.Time) (*tenancy.Principal, error) {
+	return d.IdentifyKey(c.Bearer, now)
+}
+
+// Refuses implements gateway.Refuser.
+func (d *Directory) Refuses(c *tenancy.Credentials, now time.Time) bool {
+	p, err := d.IdentifyKey(c.Bearer, now)
+	return err != nil || p.Tenant.Disabled
+}
+
+// errUnknown is shared: whoever guesses shall not make garbage.
+var errUnknown = &tenancy.AuthError{Reason: tenancy.AuthUnknown, Cause: ErrUnknown}
+
+// IdentifyKey returns the principal of an API key. The principal is shared and
 // must not be changed. The credential is neither kept nor logged. A principal
-// of a disabled tenant is returned as such: the caller answers 403.
+// of a disabled tenant is returned as such: the caller answers 403. The error is
+// a *tenancy.AuthError.
 //
 // The shape of a credential is public, so a malformed one is refused at once.
 // From there on every credential is hashed and compared in constant time,
 // whether its id exists or not.
-func (d *Directory) Identify(credential []byte, now time.Time) (*tenancy.Principal, error) {
+func (d *Directory) IdentifyKey(credential []byte, now time.Time) (*tenancy.Principal, error) {
 	id, secret, ok := parseCredential(credential)
 	if !ok {
-		return nil, ErrUnknown
+		return nil, errUnknown
 	}
 	sum := sha256.Sum256(secret)
 	known := 1
@@ -92,13 +108,13 @@ func (d *Directory) Identify(credential []byte, now time.Time) (*tenancy.Princip
 		e, known = &d.nobody, 0
 	}
 	if subtle.ConstantTimeCompare(sum[:], e.hash[:])&known != 1 {
-		return nil, ErrUnknown
+		return nil, errUnknown
 	}
 	switch {
 	case e.disabled:
-		return nil, ErrRevoked
+		return nil, &tenancy.AuthError{Reason: tenancy.AuthRevoked, KeyID: e.principal.KeyID, Cause: ErrRevoked}
 	case !e.expires.IsZero() && !now.Before(e.expires):
-		return nil, ErrExpired
+		return nil, &tenancy.AuthError{Reason: tenancy.AuthExpired, KeyID: e.principal.KeyID, Cause: ErrExpired}
 	}
 	return e.principal, nil
 }

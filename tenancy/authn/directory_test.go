@@ -68,14 +68,15 @@ func load(t *testing.T, text string) *Directory {
 
 func TestIdentify(t *testing.T) {
 	d := load(t, sample())
-	got, err := d.Identify([]byte("slk_ka1_"+secretA), noon)
+	got, err := d.IdentifyKey([]byte("slk_ka1_"+secretA), noon)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := &tenancy.Principal{
 		Kind: tenancy.KindAPIKey, ID: "key:ka1", KeyID: "ka1", Subject: "ci of search",
 		Groups: []string{"devs", "batch"}, Scopes: []string{"chat"},
-		Claims: map[string]any{"level": int64(3), "ratio": 0.5, "admin": false, "regions": []any{"eu", "us"}},
+		Claims:    map[string]any{"level": int64(3), "ratio": 0.5, "admin": false, "regions": []any{"eu", "us"}},
+		ExpiresAt: time.Date(2026, 4, 1, 0, 0, 0, 0, time.UTC),
 		Tenant: &tenancy.Tenant{
 			ID: "acme", Team: "search", Tier: "gold", Labels: map[string]string{"env": "prod", "zone": "eu"},
 			ContentLabels: []string{"internal"}, Models: []string{"qwen-*", "llama"},
@@ -85,7 +86,7 @@ func TestIdentify(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("principal %+v tenant %+v\nwant %+v tenant %+v", got, got.Tenant, want, want.Tenant)
 	}
-	got, err = d.Identify([]byte("slk_kb2_"+secretB), noon)
+	got, err = d.IdentifyKey([]byte("slk_kb2_"+secretB), noon)
 	if err != nil || got.Tenant.ID != "globex" || !got.Tenant.Disabled {
 		t.Errorf("key of a disabled tenant: %+v, %v", got, err)
 	}
@@ -98,7 +99,7 @@ func TestIdentifyRefuses(t *testing.T) {
 	d := load(t, sample())
 	f := func(name, credential string, now time.Time, want error) {
 		t.Helper()
-		p, err := d.Identify([]byte(credential), now)
+		p, err := d.IdentifyKey([]byte(credential), now)
 		if p != nil || !errors.Is(err, want) {
 			t.Errorf("%s: %v, %v; want %v", name, p, err, want)
 		}
@@ -128,10 +129,10 @@ func TestIdentifyRefuses(t *testing.T) {
 	f("standard base64", "slk_ka1_"+secretA[:42]+"+", noon, ErrUnknown)
 	f("a JWT", "eyJhbGciOiJub25lIn0.e30.", noon, ErrUnknown)
 	f("a megabyte", "slk_ka1_"+strings.Repeat("A", 1<<20), noon, ErrUnknown)
-	if _, err := d.Identify([]byte("slk_ka1_"+secretA), expiry.Add(-1)); err != nil {
+	if _, err := d.IdentifyKey([]byte("slk_ka1_"+secretA), expiry.Add(-1)); err != nil {
 		t.Errorf("just before expiry: %v", err)
 	}
-	if _, err := load(t, "tenants: []\n").Identify([]byte("slk_ka1_"+secretA), noon); !errors.Is(err, ErrUnknown) {
+	if _, err := load(t, "tenants: []\n").IdentifyKey([]byte("slk_ka1_"+secretA), noon); !errors.Is(err, ErrUnknown) {
 		t.Errorf("empty directory: %v", err)
 	}
 	// The hash of the stand-in is all zeros; no credential may match it.
@@ -233,7 +234,7 @@ func TestIdentifyDoesNotAllocate(t *testing.T) {
 	d := load(t, sample())
 	for _, credential := range []string{"slk_ka1_" + secretA, "slk_zz9_" + secretA, "nonsense"} {
 		raw := []byte(credential)
-		if got := testing.AllocsPerRun(100, func() { _, _ = d.Identify(raw, noon) }); got != 0 {
+		if got := testing.AllocsPerRun(100, func() { _, _ = d.IdentifyKey(raw, noon) }); got != 0 {
 			t.Errorf("%v allocations", got)
 		}
 	}
@@ -252,6 +253,6 @@ func BenchmarkIdentify(b *testing.B) {
 	credential := []byte("slk_k77_" + secretA)
 	b.ReportAllocs()
 	for b.Loop() {
-		_, _ = d.Identify(credential, noon)
+		_, _ = d.IdentifyKey(credential, noon)
 	}
 }

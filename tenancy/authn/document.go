@@ -214,7 +214,7 @@ func (d *document) key(t *tenancy.Tenant, n strictyaml.Node) {
 	e.expires, e.disabled = rec.Expires, rec.Disabled
 	e.principal = &tenancy.Principal{
 		Kind: tenancy.KindAPIKey, ID: "key:" + rec.ID, KeyID: rec.ID, Subject: rec.Name,
-		Groups: rec.Groups, Scopes: rec.Scopes, Claims: rec.Claims, Tenant: t,
+		Groups: rec.Groups, Scopes: rec.Scopes, Claims: rec.Claims, ExpiresAt: rec.Expires, Tenant: t,
 	}
 	d.dir.keys[rec.ID] = e
 	d.dir.infos = append(d.dir.infos, KeyInfo{Tenant: t.ID, Record: rec})

@@ -18,7 +18,7 @@ func FuzzCredential(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, credential []byte) {
-		p, err := d.Identify(credential, noon)
+		p, err := d.IdentifyKey(credential, noon)
 		if (p == nil) == (err == nil) {
 			t.Fatalf("principal %v and error %v", p, err)
 		}
