@@ -217,7 +217,8 @@ func (ex *exchange) row(end *ending, now time.Time) *tenancy.Row {
 		row.Phase = tenancy.PhaseDone
 	}
 	if p := ex.principal; p != nil {
-		row.Tenant, row.Team, row.Principal, row.KeyID = p.Tenant.ID, p.Tenant.Team, p.ID, p.KeyID
+		row.Tenant, row.Team = p.Tenant.ID, p.Tenant.Team
+		row.Principal, row.PrincipalKind, row.KeyID = p.ID, p.Kind, p.KeyID
 	}
 	if ex.model != nil {
 		row.Model = ex.model.Name
@@ -262,7 +263,7 @@ func (ex *exchange) beginLedger() error {
 	in := tenancy.Intent{
 		ID: ex.id, RequestID: ex.requestID, DecisionID: ex.decisionID, PolicyRevision: ex.decision.Revision,
 		Tenant: ex.principal.Tenant.ID, Team: ex.principal.Tenant.Team,
-		Principal: ex.principal.ID, KeyID: ex.principal.KeyID,
+		Principal: ex.principal.ID, PrincipalKind: ex.principal.Kind, KeyID: ex.principal.KeyID,
 		Operation: ex.route.operation, Dialect: ex.dialect.String(),
 		Model: ex.model.Name, RequestedModel: ex.requested, Class: ex.decision.Class,
 		Flags: flagIf(ex.req.Stream, tenancy.FlagStream), Start: ex.start,

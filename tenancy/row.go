@@ -3,6 +3,7 @@ package tenancy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -63,6 +64,9 @@ const (
 	FlagStream
 	// FlagPreemptible says that a policy allowed the request to be preempted.
 	FlagPreemptible
+	// FlagReasoningApart says that reasoning tokens are a meter of their own, at
+	// Prices.Reasoning. In a row without it they were charged as output.
+	FlagReasoningApart
 )
 
 var flagNames = []struct {
@@ -77,6 +81,7 @@ var flagNames = []struct {
 	{FlagRecovered, "recovered"},
 	{FlagStream, "stream"},
 	{FlagPreemptible, "preemptible"},
+	{FlagReasoningApart, "reasoning_apart"},
 }
 
 // Has reports whether all of the given flags are set.
@@ -116,11 +121,15 @@ type Row struct {
 	// PolicyRule is the rule (policy/name) that refused it, or empty.
 	PolicyRule string
 
+	// Gateway is the name of the replica that served the request, Process one run
+	// of it. The ledger fills them in.
+	Gateway, Process string
+
 	// Tenant and Team are the payer's, as configured when the request came.
 	Tenant, Team string
-	// Principal is the caller's unique id (Principal.ID); KeyID the public part
-	// of its API key, or empty.
-	Principal, KeyID string
+	// Principal is the caller's unique id (Principal.ID) and PrincipalKind how it
+	// was verified (Principal.Kind); KeyID the public part of its API key, or empty.
+	Principal, PrincipalKind, KeyID string
 
 	// Operation is chat, completion, responses, messages, embeddings, ...
 	Operation string
@@ -158,10 +167,17 @@ type Row struct {
 	// ReasoningTokens are part of OutputTokens.
 	ReasoningTokens int64
 
+	// GPUTime is the time of one GPU that the request's work is worth, kept to the
+	// microsecond; 0 where none was measured.
+	GPUTime time.Duration
+
 	// Currency is the ISO 4217 code of the prices; empty if unpriced.
 	Currency string
-	// Prices are the unit prices the request was charged at.
+	// Prices are the unit prices of the list, before any discount.
 	Prices Prices
+	// Discount is what the payer is spared of every price, in millionths: 125000
+	// are 12.5 per cent.
+	Discount int64
 	// Costs are what each meter cost. They are authoritative: a later change
 	// of a price table or rounding rule does not change them.
 	Costs Costs
@@ -172,36 +188,72 @@ type Row struct {
 	Queue time.Duration
 	// TTFT is the time from Start to the first token; 0 if there was none.
 	TTFT time.Duration
-	// Duration is the time from Start to the end. End() decides the billing
-	// period.
+	// Duration is the time from Start to the end.
 	Duration time.Duration
+
+	// Charges are what the request was charged on limits whose period is a day or
+	// a month, so that a gateway that starts knows what of a budget is used.
+	Charges []Charge
+
+	// Period is the first instant of the month that the row is booked in, in UTC:
+	// the month of End, or, where that was closed before the row came, the first
+	// later one that was not. The ledger decides it when it stores the row.
+	Period time.Time
+	// CorrectionOf is the ID of the row that this one corrects: its tokens and
+	// costs are then what is to be added to that row's, and may be negative.
+	CorrectionOf string
+	// Reason and Author say why and by whom a row was corrected.
+	Reason, Author string
 }
 
-// Prices are micro-units of a currency per million tokens.
+// Charge is what one request took from a budget.
+type Charge struct {
+	// Counter identifies the limit's counter.
+	Counter [16]byte
+	// Unit and Window are those of the limit, as in cost and month.
+	Unit, Window string
+	// Period is the first instant of the day or month.
+	Period time.Time
+	// Amount is in the limit's unit.
+	Amount int64
+}
+
+// Prices are micro-units of a currency: for a million tokens, or for a second of
+// one GPU, which is a million microseconds.
 type Prices struct {
 	// Input is for input tokens not read from a cache.
 	Input int64
 	// CachedInput is for input tokens read from a cache.
 	CachedInput int64
-	// Output is for output tokens, reasoning included.
+	// Output is for output tokens.
 	Output int64
+	// Reasoning is for reasoning tokens, which are then not charged as output; it
+	// means nothing without FlagReasoningApart.
+	Reasoning int64
+	// GPUSecond is for a second of one GPU.
+	GPUSecond int64
 }
 
 // Costs are micro-units of a currency by meter.
 type Costs struct {
-	Input, CachedInput, Output int64
+	Input, CachedInput, Output, Reasoning, GPU int64
 }
 
 // Total is the sum of the meters.
-func (c Costs) Total() int64 { return c.Input + c.CachedInput + c.Output }
+func (c Costs) Total() int64 { return c.Input + c.CachedInput + c.Output + c.Reasoning + c.GPU }
+
+// Add returns the sums by meter.
+func (c Costs) Add(d Costs) Costs {
+	return Costs{c.Input + d.Input, c.CachedInput + d.CachedInput, c.Output + d.Output, c.Reasoning + d.Reasoning, c.GPU + d.GPU}
+}
 
 // Meter is one priced quantity of a row.
 type Meter struct {
-	// Name is MeterInput, MeterCachedInput or MeterOutput.
+	// Name is one of the Meter constants.
 	Name string
-	// Tokens is the quantity.
-	Tokens int64
-	// Price is micro-units per million tokens; Cost is micro-units.
+	// Quantity is a number of tokens, or of microseconds of one GPU.
+	Quantity int64
+	// Price is micro-units for a million of them; Cost is micro-units.
 	Price, Cost int64
 }
 
@@ -210,23 +262,42 @@ const (
 	MeterInput       = "input"
 	MeterCachedInput = "cached_input"
 	MeterOutput      = "output"
+	MeterReasoning   = "reasoning"
+	MeterGPU         = "gpu_seconds"
 )
 
-// End is when the request ended: the instant that decides its billing period.
+// End is when the request ended: the instant that decides its billing period,
+// unless that is closed.
 func (r *Row) End() time.Time { return r.Start.Add(r.Duration) }
 
+// Late reports whether the row is booked in another month than that of its end.
+func (r *Row) Late() bool { return !r.Period.IsZero() && !r.Period.Equal(Month(r.End())) }
+
+// Month is the first instant, in UTC, of the month of an instant.
+func Month(t time.Time) time.Time {
+	t = t.UTC()
+	return time.Date(t.Year(), t.Month(), 1, 0, 0, 0, 0, time.UTC)
+}
+
 // Meters splits the row into its priced quantities. Every token is in exactly
-// one meter: input without the cached part, the cached part, output.
-func (r *Row) Meters() [3]Meter {
-	return [3]Meter{
+// one meter: input without the cached part, the cached part, output without
+// reasoning, reasoning. In a row without FlagReasoningApart output has all of it.
+func (r *Row) Meters() [5]Meter {
+	var apart int64
+	if r.Flags.Has(FlagReasoningApart) {
+		apart = r.ReasoningTokens
+	}
+	return [5]Meter{
 		{MeterInput, r.InputTokens - r.CachedTokens, r.Prices.Input, r.Costs.Input},
 		{MeterCachedInput, r.CachedTokens, r.Prices.CachedInput, r.Costs.CachedInput},
-		{MeterOutput, r.OutputTokens, r.Prices.Output, r.Costs.Output},
+		{MeterOutput, r.OutputTokens - apart, r.Prices.Output, r.Costs.Output},
+		{MeterReasoning, apart, r.Prices.Reasoning, r.Costs.Reasoning},
+		{MeterGPU, r.GPUTime.Microseconds(), r.Prices.GPUSecond, r.Costs.GPU},
 	}
 }
 
 // Check reports the first thing that makes a row unfit for the ledger: a
-// missing id, tenant, outcome or start, or numbers that contradict each other.
+// missing id, outcome or start, or numbers that contradict each other.
 // A failure is a bug of the caller, not of a client.
 func (r *Row) Check() error {
 	switch {
@@ -238,16 +309,35 @@ func (r *Row) Check() error {
 		return fmt.Errorf("row %s has no start time", r.ID)
 	case r.Duration < 0 || r.Queue < 0 || r.TTFT < 0:
 		return fmt.Errorf("row %s has a negative duration", r.ID)
+	case r.Discount < 0 || r.Discount > FullDiscount:
+		return fmt.Errorf("row %s has a discount of %d millionths, should be 0 to %d", r.ID, r.Discount, FullDiscount)
+	case r.Currency == "" && r.Costs != (Costs{}):
+		return fmt.Errorf("row %s has a cost but no currency", r.ID)
+	case slices.ContainsFunc(r.Charges, func(c Charge) bool { return strings.ContainsAny(c.Unit+c.Window, " /") }):
+		return fmt.Errorf("row %s has a charge whose unit or window holds a space or a slash", r.ID)
+	case r.CorrectionOf == r.ID:
+		return fmt.Errorf("row %s corrects itself", r.ID)
+	case r.CorrectionOf != "":
+		return nil // differences have any sign
+	}
+	return r.checkAmounts()
+}
+
+// FullDiscount is the discount that makes everything free.
+const FullDiscount = 1_000_000
+
+func (r *Row) checkAmounts() error {
+	switch {
 	case r.InputTokens < 0 || r.CachedTokens < 0 || r.OutputTokens < 0 || r.ReasoningTokens < 0:
 		return fmt.Errorf("row %s has a negative token count", r.ID)
+	case r.GPUTime < 0:
+		return fmt.Errorf("row %s has a negative GPU time", r.ID)
 	case r.CachedTokens > r.InputTokens:
 		return fmt.Errorf("row %s has more cached tokens (%d) than input tokens (%d)", r.ID, r.CachedTokens, r.InputTokens)
 	case r.ReasoningTokens > r.OutputTokens:
 		return fmt.Errorf("row %s has more reasoning tokens (%d) than output tokens (%d)", r.ID, r.ReasoningTokens, r.OutputTokens)
-	case r.Costs.Input < 0 || r.Costs.CachedInput < 0 || r.Costs.Output < 0:
+	case min(r.Costs.Input, r.Costs.CachedInput, r.Costs.Output, r.Costs.Reasoning, r.Costs.GPU) < 0:
 		return fmt.Errorf("row %s has a negative cost", r.ID)
-	case r.Currency == "" && r.Costs != (Costs{}):
-		return fmt.Errorf("row %s has a cost but no currency", r.ID)
 	}
 	return nil
 }
@@ -258,12 +348,13 @@ type Intent struct {
 	// ID is the row's ID-to-be.
 	ID string
 	// The rest are the row's fields of the same names, as known by now.
-	RequestID, DecisionID, PolicyRevision string
-	Tenant, Team, Principal, KeyID        string
-	Operation, Dialect                    string
-	Model, RequestedModel, Pool, Class    string
-	Flags                                 Flags
-	Start                                 time.Time
+	RequestID, DecisionID, PolicyRevision         string
+	Gateway, Process                              string
+	Tenant, Team, Principal, PrincipalKind, KeyID string
+	Operation, Dialect                            string
+	Model, RequestedModel, Pool, Class            string
+	Flags                                         Flags
+	Start                                         time.Time
 }
 
 // Totals are sums over rows that share a currency.
@@ -274,6 +365,10 @@ type Totals struct {
 	Rows int64
 	// Sums of the token fields of the same names.
 	InputTokens, CachedTokens, OutputTokens, ReasoningTokens int64
+	// ReasoningApart are the reasoning tokens that are a meter of their own.
+	ReasoningApart int64
+	// GPUTime is a sum of whole microseconds.
+	GPUTime time.Duration
 	// Costs are the summed meters.
 	Costs Costs
 }
@@ -285,7 +380,9 @@ func (t *Totals) Add(r *Row) {
 	t.CachedTokens += r.CachedTokens
 	t.OutputTokens += r.OutputTokens
 	t.ReasoningTokens += r.ReasoningTokens
-	t.Costs.Input += r.Costs.Input
-	t.Costs.CachedInput += r.Costs.CachedInput
-	t.Costs.Output += r.Costs.Output
+	if r.Flags.Has(FlagReasoningApart) {
+		t.ReasoningApart += r.ReasoningTokens
+	}
+	t.GPUTime += r.GPUTime.Truncate(time.Microsecond)
+	t.Costs = t.Costs.Add(r.Costs)
 }

@@ -108,7 +108,7 @@ func gather(ctx context.Context, rows Source, from, to time.Time) ([]*line, int6
 		}
 		count++
 		for _, m := range row.Meters() {
-			if m.Tokens == 0 && m.Cost == 0 {
+			if m.Quantity == 0 && m.Cost == 0 {
 				continue
 			}
 			key := lineKey{row.Tenant, row.Team, row.Model, row.Pool, row.Class, m.Name, row.Currency, m.Price}
@@ -117,11 +117,11 @@ func gather(ctx context.Context, rows Source, from, to time.Time) ([]*line, int6
 				l = &line{lineKey: key}
 				byKey[key] = l
 			}
-			if l.tokens > math.MaxInt64-m.Tokens || l.cost > math.MaxInt64-m.Cost {
+			if l.tokens > math.MaxInt64-m.Quantity || l.cost > math.MaxInt64-m.Cost {
 				return nil, 0, fmt.Errorf("the sum of %s of tenant %q passes 64 bits", m.Name, row.Tenant)
 			}
 			l.requests++
-			l.tokens += m.Tokens
+			l.tokens += m.Quantity
 			l.cost += m.Cost
 		}
 	}

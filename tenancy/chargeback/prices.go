@@ -103,9 +103,9 @@ func (p *Prices) Cost(row *tenancy.Row) error {
 	row.Currency, row.Prices = price.Currency, price.Prices
 	meters := row.Meters()
 	row.Costs = tenancy.Costs{
-		Input:       costOf(meters[0].Tokens, price.Input),
-		CachedInput: costOf(meters[1].Tokens, price.CachedInput),
-		Output:      costOf(meters[2].Tokens, price.Output),
+		Input:       costOf(meters[0].Quantity, price.Input),
+		CachedInput: costOf(meters[1].Quantity, price.CachedInput),
+		Output:      costOf(meters[2].Quantity, price.Output),
 	}
 	return nil
 }

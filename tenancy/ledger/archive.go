@@ -82,8 +82,8 @@ func archive(ctx context.Context, src *Reader, dir string, month, now time.Time)
 	if err != nil {
 		return a, err
 	}
-	if version != src.dialect.versions() {
-		return a, fmt.Errorf("the ledger's schema is version %d, this program writes version %d: start the gateway of this version once", version, src.dialect.versions())
+	if version != src.dialect.known {
+		return a, fmt.Errorf("the ledger's schema is version %d, this program writes version %d: start the gateway of this version once", version, src.dialect.known)
 	}
 	a = Archived{Month: month, File: filepath.Join(dir, "ledger-"+month.Format("2006-01")+".db")}
 	if a.File, err = filepath.Abs(a.File); err != nil {
@@ -95,6 +95,9 @@ func archive(ctx context.Context, src *Reader, dir string, month, now time.Time)
 	}
 	defer lock.Close()
 	if err := copyRows(ctx, src, a.File, month, end); err != nil {
+		return a, err
+	}
+	if err := copyClosing(ctx, src, a.File, month); err != nil {
 		return a, err
 	}
 	kept, err := OpenReader(a.File)
@@ -131,6 +134,7 @@ func copyRows(ctx context.Context, src *Reader, file string, from, to time.Time)
 			err = errors.Join(err, w.close())
 		}
 	}()
+	w.booked = true
 	var batch []*tenancy.Row
 	flush := func() error {
 		if len(batch) == 0 {
@@ -182,10 +186,19 @@ func removeKept(ctx context.Context, src, kept *Reader, from, to time.Time) (int
 	}
 	defer tx.Rollback() //nolint:errcheck // after Commit it has nothing to do
 	d := src.dialect
-	rows, err := readRows(ctx, tx, fmt.Sprintf("SELECT %s FROM %s WHERE %s ORDER BY end_ns, id LIMIT %d%s",
-		columnNames(), d.table, d.period(), archiveBatch, d.lockRows), dbNanos(from), dbNanos(to))
-	if err != nil || len(rows) == 0 {
-		return 0, err
+	var rows []*tenancy.Row
+	for _, p := range []part{d.ended(from, to, 1), d.late(from, to, 1)} {
+		rows, err = readRows(ctx, tx, fmt.Sprintf("SELECT %s FROM %s WHERE %s ORDER BY end_ns, id LIMIT %d%s",
+			columnNames(), d.table, p.where, archiveBatch, d.lockRows), p.args...)
+		if err != nil {
+			return 0, err
+		}
+		if len(rows) > 0 {
+			break
+		}
+	}
+	if len(rows) == 0 {
+		return 0, nil
 	}
 	ids, marks := make([]any, len(rows)), make([]string, len(rows))
 	for i, row := range rows {
@@ -200,7 +213,7 @@ func removeKept(ctx context.Context, src, kept *Reader, from, to time.Time) (int
 		same[row.ID] = row
 	}
 	for _, row := range rows {
-		if same[row.ID] == nil || !equalRows(row, same[row.ID]) {
+		if same[row.ID] == nil || !equalRows(row, same[row.ID]) || !row.Period.Equal(same[row.ID].Period) {
 			return 0, fmt.Errorf("row %s has come or changed meanwhile; nothing of it is removed: archive the month again", row.ID)
 		}
 	}

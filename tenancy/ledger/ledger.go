@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"iter"
@@ -35,6 +36,8 @@ type Options struct {
 	// SyncIntents makes Begin wait for the disk, so that requests in flight leave
 	// a trace after a loss of power too.
 	SyncIntents bool
+	// Gateway is the name of this replica, which rows keep.
+	Gateway string
 	// Log receives recoveries, outages and refused rows; nil discards them.
 	Log *slog.Logger
 
@@ -69,6 +72,8 @@ func (o Options) withDefaults() Options {
 
 // Stats are totals since Open and what is pending.
 type Stats struct {
+	// Process names this run in the rows that it stores.
+	Process string
 	// Rows came into the database, in Batches commits; Duplicates were there
 	// before.
 	Rows, Batches, Duplicates uint64
@@ -93,6 +98,7 @@ type Stats struct {
 type Ledger struct {
 	path    string
 	opts    Options
+	process string   // names this run in the rows
 	lock    *os.File // holds the file lock until Close
 	store   store
 	away    bool // the database could not be reached when it was opened
@@ -141,7 +147,7 @@ func Open(path string, opts Options) (*Ledger, error) {
 func open(path string, opts Options, connect func(l *Ledger) error) (_ *Ledger, err error) {
 	opts = opts.withDefaults()
 	l := &Ledger{
-		path: path, opts: opts, intake: newIntake(opts.Queue),
+		path: path, opts: opts, intake: newIntake(opts.Queue), process: rand.Text(),
 		hurry: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	defer func() {
@@ -236,7 +242,9 @@ func (l *Ledger) Begin(_ context.Context, in *tenancy.Intent) error {
 	}
 	err := l.Healthy()
 	if err == nil {
-		err = explain(l.intents.begin(in))
+		stamped := *in
+		stamped.Gateway, stamped.Process = l.opts.Gateway, l.process
+		err = explain(l.intents.begin(&stamped))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot announce request %s in %s: %w", in.ID, l.path, err)
@@ -288,6 +296,8 @@ func (l *Ledger) hand(ctx context.Context, row *tenancy.Row) (*entry, error) {
 	}
 	e := &entry{row: *row, result: make(chan error, 1)}
 	e.row.Labels = append([]string(nil), row.Labels...)
+	e.row.Charges = append([]tenancy.Charge(nil), row.Charges...)
+	e.row.Gateway, e.row.Process = l.opts.Gateway, l.process
 	cleanTexts(&e.row)
 	if err := l.intake.put(ctx, e, l.intents.holds(row.ID)); err != nil {
 		return nil, fmt.Errorf("cannot record request %s: %w", row.ID, err)
@@ -295,14 +305,16 @@ func (l *Ledger) hand(ctx context.Context, row *tenancy.Row) (*entry, error) {
 	return e, nil
 }
 
-// Rows yields the rows that ended in [from, to), by end time and id. It reads
-// one consistent state, without blocking the writer. The row is the caller's to
-// keep. An error ends the sequence.
+// Rows yields the rows that belong to [from, to), by end time and id: those that
+// ended then, and those that are booked in a month which begins then, since the
+// month of their end was closed before they came. It reads one consistent state,
+// without blocking the writer. The row is the caller's to keep. An error ends the
+// sequence.
 func (l *Ledger) Rows(ctx context.Context, from, to time.Time) iter.Seq2[*tenancy.Row, error] {
 	return l.reader.Rows(ctx, from, to)
 }
 
-// Totals sums the rows that ended in [from, to), one entry for each currency,
+// Totals sums the rows that belong to [from, to), one entry for each currency,
 // ordered by it.
 func (l *Ledger) Totals(ctx context.Context, from, to time.Time) ([]tenancy.Totals, error) {
 	return l.reader.Totals(ctx, from, to)
@@ -314,6 +326,7 @@ func (l *Ledger) Snapshot(ctx context.Context) (*Snapshot, error) { return l.rea
 // Stats returns current figures.
 func (l *Ledger) Stats() Stats {
 	return Stats{
+		Process:     l.process,
 		Rows:        l.rows.Load(),
 		Batches:     l.batches.Load(),
 		Duplicates:  l.duplicates.Load(),
@@ -443,7 +456,8 @@ func (l *Ledger) lostRows(intents []tenancy.Intent, spooled map[string]bool) ([]
 func lostRow(in *tenancy.Intent) *tenancy.Row {
 	row := &tenancy.Row{
 		ID: in.ID, RequestID: in.RequestID, DecisionID: in.DecisionID, PolicyRevision: in.PolicyRevision,
-		Tenant: in.Tenant, Team: in.Team, Principal: in.Principal, KeyID: in.KeyID,
+		Gateway: in.Gateway, Process: in.Process,
+		Tenant: in.Tenant, Team: in.Team, Principal: in.Principal, PrincipalKind: in.PrincipalKind, KeyID: in.KeyID,
 		Operation: in.Operation, Dialect: in.Dialect,
 		Model: in.Model, RequestedModel: in.RequestedModel, Pool: in.Pool, Class: in.Class,
 		Flags: in.Flags | tenancy.FlagRecovered, Start: in.Start,

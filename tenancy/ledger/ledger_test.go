@@ -42,22 +42,44 @@ func tempPath(t testing.TB) string { return filepath.Join(t.TempDir(), "ledger.d
 func fullRow(id string) *tenancy.Row {
 	return &tenancy.Row{
 		ID: id, RequestID: "client's own", DecisionID: "d1", PolicyRevision: "sha256:1", PolicyRule: "p/r",
-		Tenant: "acme", Team: "search", Principal: "key:k1", KeyID: "k1",
+		Gateway: "g1", Process: "p1",
+		Tenant: "acme", Team: "search", Principal: "key:k1", PrincipalKind: tenancy.KindAPIKey, KeyID: "k1",
 		Operation: "chat", Dialect: "openai", Model: "qwen", RequestedModel: "qwen-alias",
 		Pool: "a", Worker: "w1", Class: "batch", Labels: []string{"pii", "restricted"},
 		Status: 200, ErrorCode: "none", Outcome: tenancy.OutcomeCompleted, Phase: tenancy.PhaseDone,
-		Flags: tenancy.FlagStream | tenancy.FlagEstimated, Attempts: 2,
+		Flags: tenancy.FlagStream | tenancy.FlagEstimated | tenancy.FlagReasoningApart, Attempts: 2,
 		InputTokens: 900, CachedTokens: 600, OutputTokens: 250, ReasoningTokens: 50,
-		Currency: "USD", Prices: tenancy.Prices{Input: 150_000, CachedInput: 15_000, Output: 600_000},
-		Costs: tenancy.Costs{Input: 45, CachedInput: 9, Output: 150},
-		Start: noon, Queue: 3 * time.Millisecond, TTFT: 90 * time.Millisecond, Duration: 4 * time.Second,
+		GPUTime: 1234 * time.Microsecond, Currency: "USD", Discount: 125_000,
+		Prices: tenancy.Prices{Input: 150_000, CachedInput: 15_000, Output: 600_000, Reasoning: 700_000, GPUSecond: 800_000},
+		Costs:  tenancy.Costs{Input: 45, CachedInput: 9, Output: 150, Reasoning: 30, GPU: 7},
+		Start:  noon, Queue: 3 * time.Millisecond, TTFT: 90 * time.Millisecond, Duration: 4 * time.Second,
+		Charges: []tenancy.Charge{
+			{Counter: [16]byte{1, 0xff, 15: 3}, Unit: "cost", Window: "month", Period: march, Amount: 241},
+			{Counter: [16]byte{9}, Unit: "requests", Window: "day", Period: noon.Truncate(24 * time.Hour), Amount: 1},
+		},
+		Period: march, Reason: "a reason", Author: "somebody",
 	}
+}
+
+// asStored is how the ledger gives rows back, with what it puts in itself: the
+// month, and a gateway and process, which collect leaves out.
+func asStored(rows ...*tenancy.Row) []*tenancy.Row {
+	var out []*tenancy.Row
+	for _, row := range rows {
+		copied := *row
+		copied.Gateway, copied.Process = "", ""
+		if copied.Period.IsZero() {
+			copied.Period = tenancy.Month(copied.End())
+		}
+		out = append(out, &copied)
+	}
+	return out
 }
 
 func intent(id string) *tenancy.Intent {
 	return &tenancy.Intent{
 		ID: id, RequestID: "r", DecisionID: "d", PolicyRevision: "sha256:1", Tenant: "acme", Team: "search",
-		Principal: "key:k1", KeyID: "k1", Operation: "chat", Dialect: "openai", Model: "qwen",
+		Principal: "key:k1", PrincipalKind: tenancy.KindAPIKey, KeyID: "k1", Operation: "chat", Dialect: "openai", Model: "qwen",
 		RequestedModel: "q", Pool: "a", Class: "batch", Flags: tenancy.FlagStream, Start: noon,
 	}
 }
@@ -69,6 +91,10 @@ func collect(t testing.TB, l *Ledger) []*tenancy.Row {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if row.Process == "" {
+			t.Errorf("row %s is of no process", row.ID)
+		}
+		row.Gateway, row.Process = "", ""
 		out = append(out, row)
 	}
 	return out
@@ -77,10 +103,56 @@ func collect(t testing.TB, l *Ledger) []*tenancy.Row {
 func TestFullRowHasNoZeroField(t *testing.T) {
 	v := reflect.ValueOf(*fullRow("r"))
 	for i := range v.NumField() {
-		if v.Field(i).IsZero() {
-			t.Errorf("fullRow leaves %s empty, so no test sees it stored", v.Type().Field(i).Name)
+		// A correction has rules of its own, and tests of its own.
+		if name := v.Type().Field(i).Name; v.Field(i).IsZero() && name != "CorrectionOf" {
+			t.Errorf("fullRow leaves %s empty, so no test sees it stored", name)
 		}
 	}
+}
+
+// The ledger says itself which gateway and which run of it stored a row or
+// announced one, and whose request was lost.
+func TestRowsNameTheirProcess(t *testing.T) {
+	eachStore(t, func(t *testing.T, reopen func() *Ledger) {
+		var processes []string
+		for _, id := range []string{"a", "b"} {
+			l := reopen()
+			l.opts.Gateway = "g-" + id
+			processes = append(processes, l.Stats().Process)
+			if err := l.Record(t.Context(), fullRow(id)); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.Begin(t.Context(), intent("lost-"+id)); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if processes[0] == processes[1] {
+			t.Error("two runs have one name")
+		}
+		l := reopen()
+		// The same row from another process is no conflict.
+		if err := l.Record(t.Context(), fullRow("a")); err != nil {
+			t.Error(err)
+		}
+		got := make(map[string][2]string)
+		for row, err := range l.Rows(t.Context(), time.Time{}, distantFuture) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[row.ID] = [2]string{row.Gateway, row.Process}
+		}
+		want := make(map[string][2]string)
+		for i, id := range []string{"a", "b"} {
+			want[id] = [2]string{"g-" + id, processes[i]}
+			want["lost-"+id] = want[id]
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
 }
 
 func TestRowsComeBackAsRecorded(t *testing.T) {
@@ -95,7 +167,7 @@ func TestRowsComeBackAsRecorded(t *testing.T) {
 		}
 	}
 	late.Start = late.Start.UTC()
-	want := []*tenancy.Row{least, fullRow("full"), late}
+	want := asStored(least, fullRow("full"), late)
 	if got := collect(t, l); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v", got)
 	}
@@ -149,10 +221,18 @@ func TestRowIsCopied(t *testing.T) {
 	if err := l.Record(t.Context(), row); err != nil {
 		t.Fatal(err)
 	}
-	row.Labels[0], row.Tenant = "changed", "changed"
-	if got := collect(t, l)[0]; !reflect.DeepEqual(got, fullRow("r")) {
+	row.Labels[0], row.Charges[0].Unit, row.Tenant = "changed", "changed", "changed"
+	if got := collect(t, l); !reflect.DeepEqual(got, asStored(fullRow("r"))) {
 		t.Errorf("got %+v", got)
 	}
+}
+
+func totalsOf(rows ...*tenancy.Row) tenancy.Totals {
+	t := tenancy.Totals{Currency: rows[0].Currency}
+	for _, row := range rows {
+		t.Add(row)
+	}
+	return t
 }
 
 func TestRangesAreByEndTimeHalfOpen(t *testing.T) {
@@ -180,7 +260,8 @@ func TestRangesAreByEndTimeHalfOpen(t *testing.T) {
 		t.Errorf("rows of March: %v", ids)
 	}
 	totals, err := l.Totals(t.Context(), march, march.AddDate(0, 1, 0))
-	one := tenancy.Totals{Currency: "EUR", Rows: 1, InputTokens: 900, CachedTokens: 600, OutputTokens: 250, ReasoningTokens: 50, Costs: tenancy.Costs{Input: 45, CachedInput: 9, Output: 150}}
+	one := totalsOf(fullRow("r"))
+	one.Currency = "EUR"
 	two := one
 	two.Currency = "USD"
 	if err != nil || !reflect.DeepEqual(totals, []tenancy.Totals{one, two}) {
@@ -285,12 +366,12 @@ func TestLostRequestsAreMarkedOnce(t *testing.T) {
 			t.Fatalf("rows %+v", rows)
 		}
 		lost := *rows[0]
-		want := tenancy.Row{
+		want := *asStored(&tenancy.Row{
 			ID: "lost", RequestID: "r", DecisionID: "d", PolicyRevision: "sha256:1", Tenant: "acme", Team: "search",
-			Principal: "key:k1", KeyID: "k1", Operation: "chat", Dialect: "openai", Model: "qwen",
+			Principal: "key:k1", PrincipalKind: tenancy.KindAPIKey, KeyID: "k1", Operation: "chat", Dialect: "openai", Model: "qwen",
 			RequestedModel: "q", Pool: "a", Class: "batch", Flags: tenancy.FlagStream | tenancy.FlagRecovered,
 			Outcome: tenancy.OutcomeLost, Phase: tenancy.PhasePrefill, Start: noon,
-		}
+		})[0]
 		if !reflect.DeepEqual(lost, want) {
 			t.Errorf("lost row %+v", lost)
 		}

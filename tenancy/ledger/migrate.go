@@ -63,6 +63,53 @@ var migrations = []string{
 		sha256      TEXT NOT NULL,
 		archived_ns INTEGER NOT NULL
 	) STRICT;`,
+	`ALTER TABLE requests ADD COLUMN gateway         TEXT NOT NULL DEFAULT '';
+	ALTER TABLE requests ADD COLUMN process         TEXT NOT NULL DEFAULT '';
+	ALTER TABLE requests ADD COLUMN principal_kind  TEXT NOT NULL DEFAULT '';
+	ALTER TABLE requests ADD COLUMN reasoning_price INTEGER NOT NULL DEFAULT 0;
+	ALTER TABLE requests ADD COLUMN gpu_price       INTEGER NOT NULL DEFAULT 0;
+	ALTER TABLE requests ADD COLUMN discount_ppm    INTEGER NOT NULL DEFAULT 0;
+	ALTER TABLE requests ADD COLUMN reasoning_cost  INTEGER NOT NULL DEFAULT 0;
+	ALTER TABLE requests ADD COLUMN gpu_cost        INTEGER NOT NULL DEFAULT 0;
+	ALTER TABLE requests ADD COLUMN gpu_us          INTEGER NOT NULL DEFAULT 0;
+	ALTER TABLE requests ADD COLUMN charges         TEXT NOT NULL DEFAULT '';
+	ALTER TABLE requests ADD COLUMN correction_of   TEXT NOT NULL DEFAULT '';
+	ALTER TABLE requests ADD COLUMN reason          TEXT NOT NULL DEFAULT '';
+	ALTER TABLE requests ADD COLUMN author          TEXT NOT NULL DEFAULT '';
+	ALTER TABLE requests ADD COLUMN period          INTEGER NOT NULL DEFAULT 0;
+	CREATE INDEX requests_by_period ON requests (period, end_ns) WHERE period <> 0;
+	CREATE INDEX requests_by_correction ON requests (correction_of) WHERE correction_of <> '';
+	CREATE TABLE closed_months (
+		month       INTEGER PRIMARY KEY,
+		from_ns     INTEGER NOT NULL,
+		to_ns       INTEGER NOT NULL,
+		closed_ns   INTEGER NOT NULL,
+		closed_by   TEXT NOT NULL,
+		meta        TEXT NOT NULL,
+		row_count   INTEGER NOT NULL,
+		csv_sha256  TEXT NOT NULL,
+		json_sha256 TEXT NOT NULL
+	) STRICT;
+	CREATE TRIGGER requests_insert_closed BEFORE INSERT ON requests
+	WHEN EXISTS (SELECT 1 FROM closed_months AS c
+		WHERE c.month = NEW.period OR NEW.period = 0 AND NEW.end_ns >= c.from_ns AND NEW.end_ns < c.to_ns)
+	BEGIN SELECT RAISE(ABORT, 'the month is closed: a row can''t be added to it'); END;
+	CREATE TRIGGER requests_update_closed BEFORE UPDATE ON requests
+	WHEN EXISTS (SELECT 1 FROM closed_months AS c
+		WHERE c.month IN (OLD.period, NEW.period)
+			OR OLD.period = 0 AND OLD.end_ns >= c.from_ns AND OLD.end_ns < c.to_ns
+			OR NEW.period = 0 AND NEW.end_ns >= c.from_ns AND NEW.end_ns < c.to_ns)
+	BEGIN SELECT RAISE(ABORT, 'the month is closed: a row of it can''t be changed'); END;
+	CREATE TRIGGER requests_delete_closed BEFORE DELETE ON requests
+	WHEN EXISTS (SELECT 1 FROM closed_months AS c
+		WHERE (c.month = OLD.period OR OLD.period = 0 AND OLD.end_ns >= c.from_ns AND OLD.end_ns < c.to_ns)
+			AND NOT EXISTS (SELECT 1 FROM archived_months AS a WHERE a.month_ns = c.from_ns))
+	BEGIN SELECT RAISE(ABORT, 'the month is closed: a row of it can''t be removed'); END;
+	CREATE TRIGGER closed_months_update BEFORE UPDATE ON closed_months
+	WHEN OLD.csv_sha256 <> '' OR NEW.month <> OLD.month OR NEW.from_ns <> OLD.from_ns OR NEW.to_ns <> OLD.to_ns
+	BEGIN SELECT RAISE(ABORT, 'a closed month can''t be changed'); END;
+	CREATE TRIGGER closed_months_delete BEFORE DELETE ON closed_months WHEN OLD.csv_sha256 <> ''
+	BEGIN SELECT RAISE(ABORT, 'a closed month stays closed'); END;`,
 }
 
 // migrate brings the schema up to date, each step in a transaction of its own

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -30,6 +31,7 @@ const (
 type postgres struct {
 	pool     *pgxpool.Pool
 	migrated atomic.Bool
+	closed   closedMonths // as of the last look; the database refuses rows where that is old
 	insert   string
 	byID     string
 	update   string
@@ -38,11 +40,12 @@ type postgres struct {
 var postgresDialect = &dialect{
 	table:    "sluice_requests",
 	archived: "sluice_archived_months",
+	closed:   "sluice_closed_months",
 	mark:     func(i int) string { return "$" + strconv.Itoa(i) },
 	view:     &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
 	lockRows: " FOR UPDATE",
-	versions: func() int { return len(postgresMigrations) },
 	version:  "SELECT coalesce(max(version), 0) FROM sluice_ledger_migrations",
+	known:    schemaNow, schema: schemaNow,
 }
 
 // parsePostgres reads a connection string. Its error never has the string.
@@ -92,22 +95,21 @@ func openPostgres(dsn string) (p *postgres, down error, err error) {
 }
 
 func newPostgres() *postgres {
-	names, types, marks := make([]string, len(columns)), make([]string, len(columns)), make([]string, len(columns))
-	var zero tenancy.Row
-	for i := range columns {
+	n := len(columns) + 1
+	types, marks := make([]string, n), make([]string, n)
+	for i, value := range appendValues(nil, &tenancy.Row{}, 0) {
 		kind := "bigint"
-		if _, ok := columns[i].put(&zero).(string); ok {
+		if _, ok := value.(string); ok {
 			kind = "text"
 		}
-		names[i] = columns[i].name
 		types[i] = fmt.Sprintf("$%d::%s[]", i+1, kind)
 		marks[i] = "$" + strconv.Itoa(i+1)
 	}
-	all := strings.Join(names, ", ")
+	all := columnNames()
 	return &postgres{
 		insert: "INSERT INTO sluice_requests (" + all + ") SELECT * FROM unnest(" + strings.Join(types, ", ") + ") ON CONFLICT (id) DO NOTHING RETURNING id",
 		byID:   "SELECT " + all + " FROM sluice_requests WHERE id = ANY($1::text[]) FOR UPDATE",
-		update: fmt.Sprintf("UPDATE sluice_requests SET (%s) = ROW(%s) WHERE id = $%d", all, strings.Join(marks, ", "), len(columns)+1),
+		update: fmt.Sprintf("UPDATE sluice_requests SET (%s) = ROW(%s) WHERE id = $%d", all, strings.Join(marks, ", "), n+1),
 	}
 }
 
@@ -128,19 +130,64 @@ func (p *postgres) ready(ctx context.Context) error {
 	}
 	err := pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error { return migratePostgres(ctx, tx) })
 	if err == nil {
+		err = p.readClosed(ctx)
+	}
+	if err == nil {
 		p.migrated.Store(true)
 	}
 	return err
 }
 
-// commit implements store. All new rows are one statement, and so one
-// transaction in one round trip; only ids that are taken need a second one.
+func (p *postgres) readClosed(ctx context.Context) error {
+	found, err := p.pool.Query(ctx, "SELECT month FROM sluice_closed_months")
+	if err != nil {
+		return err
+	}
+	months, err := pgx.CollectRows(found, pgx.RowTo[int64])
+	if err != nil {
+		return err
+	}
+	p.closed = make(closedMonths, len(months))
+	for _, month := range months {
+		p.closed[month] = true
+	}
+	return nil
+}
+
+// errMonthClosed is PostgreSQL's code for what a trigger of a closed month refuses.
+const errMonthClosed = "SLC01"
+
+// commit implements store. A month may have been closed since the last look; the
+// database refuses the rows then, and they are booked anew.
 func (p *postgres) commit(ctx context.Context, rows []*tenancy.Row) ([]result, error) {
 	ctx, cancel := context.WithTimeout(ctx, postgresTimeout)
 	defer cancel()
 	if err := p.ready(ctx); err != nil {
 		return nil, err
 	}
+	// A closing that was not completed is taken back: late rows are few, so that is
+	// looked up for each.
+	if slices.ContainsFunc(rows, func(row *tenancy.Row) bool { return p.closed.book(row.End()) != 0 }) {
+		if err := p.readClosed(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for tries := 1; ; tries++ {
+		results, err := p.commitBooked(ctx, rows)
+		pe, ok := errors.AsType[*pgconn.PgError](err)
+		if !ok || pe.Code != errMonthClosed || tries == 3 {
+			return results, err
+		}
+		if err := p.readClosed(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// commitBooked commits rows by the closed months that are known. All new rows are
+// one statement, and so one transaction in one round trip; only ids that are taken
+// need a second one.
+func (p *postgres) commitBooked(ctx context.Context, rows []*tenancy.Row) ([]result, error) {
 	inserted, err := p.insertNew(ctx, rows)
 	if err != nil {
 		return nil, postgresRefusal(err)
@@ -170,11 +217,7 @@ func (p *postgres) insertNew(ctx context.Context, rows []*tenancy.Row) (map[stri
 			first = append(first, row)
 		}
 	}
-	args := make([]any, len(columns))
-	for i := range columns {
-		args[i] = columnOf(&columns[i], first)
-	}
-	found, err := p.pool.Query(ctx, p.insert, args...)
+	found, err := p.pool.Query(ctx, p.insert, p.arrays(first)...)
 	if err != nil {
 		return nil, err
 	}
@@ -188,6 +231,19 @@ func (p *postgres) insertNew(ctx context.Context, rows []*tenancy.Row) (map[stri
 		inserted[id] = true
 	}
 	return inserted, found.Err()
+}
+
+// arrays are the columns of rows, each as an array.
+func (p *postgres) arrays(rows []*tenancy.Row) []any {
+	args := make([]any, len(columns), len(columns)+1)
+	for i := range columns {
+		args[i] = columnOf(&columns[i], rows)
+	}
+	booked := make([]int64, len(rows))
+	for i, row := range rows {
+		booked[i] = p.closed.book(row.End())
+	}
+	return append(args, booked)
 }
 
 // columnOf is one column of rows, as an array.
@@ -216,38 +272,65 @@ func (p *postgres) settle(ctx context.Context, tx pgx.Tx, rows []*tenancy.Row, r
 	for i, at := range rest {
 		ids[i] = rows[at].ID
 	}
-	found, err := tx.Query(ctx, p.byID, ids)
+	there, err := p.locked(ctx, tx, ids)
 	if err != nil {
 		return err
 	}
-	defer found.Close()
-	there := make(map[string]*tenancy.Row, len(rest))
-	for found.Next() {
-		row, err := scanRow(found.Scan)
-		if err != nil {
-			return err
-		}
-		there[row.ID] = row
-	}
-	if err := found.Err(); err != nil {
-		return err
-	}
-	found.Close()
 	for _, at := range rest {
 		row := rows[at]
 		if there[row.ID] == nil {
 			return fmt.Errorf("row %s was removed while it was compared", row.ID)
 		}
 		res, replace := compare(there[row.ID], row)
-		results[at] = res
-		if replace {
-			if _, err := tx.Exec(ctx, p.update, append(appendValues(nil, row), row.ID)...); err != nil {
+		switch {
+		case replace && p.closed.has(there[row.ID]):
+			if res, err = p.storeLate(ctx, tx, afterClose(row)); err != nil {
+				return err
+			}
+		case replace:
+			if _, err := tx.Exec(ctx, p.update, append(appendValues(nil, row, p.closed.book(row.End())), row.ID)...); err != nil {
 				return err
 			}
 			there[row.ID] = row
 		}
+		results[at] = res
 	}
 	return nil
+}
+
+// storeLate stores a row beside the one that it corrects.
+func (p *postgres) storeLate(ctx context.Context, tx pgx.Tx, row *tenancy.Row) (result, error) {
+	tag, err := tx.Exec(ctx, p.insert, p.arrays([]*tenancy.Row{row})...)
+	if err != nil || tag.RowsAffected() == 1 {
+		return stored, err
+	}
+	there, err := p.locked(ctx, tx, []string{row.ID})
+	if err != nil {
+		return 0, err
+	}
+	if there[row.ID] == nil {
+		return 0, fmt.Errorf("row %s was removed while it was compared", row.ID)
+	}
+	res, _ := compare(there[row.ID], row)
+	return res, nil
+}
+
+// locked reads rows by id, which stay as they are until the transaction ends.
+func (p *postgres) locked(ctx context.Context, tx pgx.Tx, ids []string) (map[string]*tenancy.Row, error) {
+	found, err := tx.Query(ctx, p.byID, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer found.Close()
+	there := make(map[string]*tenancy.Row, len(ids))
+	for found.Next() {
+		row, err := scanRow(found.Scan)
+		if err != nil {
+			return nil, err
+		}
+		there[row.ID] = row
+	}
+	return there, found.Err()
 }
 
 // postgresRefusal marks the errors of PostgreSQL that are about a row: its data,

@@ -62,6 +62,70 @@ var postgresMigrations = []string{
 		sha256      TEXT NOT NULL,
 		archived_ns BIGINT NOT NULL
 	);`,
+	`ALTER TABLE sluice_requests
+		ADD COLUMN gateway         TEXT NOT NULL DEFAULT '',
+		ADD COLUMN process         TEXT NOT NULL DEFAULT '',
+		ADD COLUMN principal_kind  TEXT NOT NULL DEFAULT '',
+		ADD COLUMN reasoning_price BIGINT NOT NULL DEFAULT 0,
+		ADD COLUMN gpu_price       BIGINT NOT NULL DEFAULT 0,
+		ADD COLUMN discount_ppm    BIGINT NOT NULL DEFAULT 0,
+		ADD COLUMN reasoning_cost  BIGINT NOT NULL DEFAULT 0,
+		ADD COLUMN gpu_cost        BIGINT NOT NULL DEFAULT 0,
+		ADD COLUMN gpu_us          BIGINT NOT NULL DEFAULT 0,
+		ADD COLUMN charges         TEXT NOT NULL DEFAULT '',
+		ADD COLUMN correction_of   TEXT NOT NULL DEFAULT '',
+		ADD COLUMN reason          TEXT NOT NULL DEFAULT '',
+		ADD COLUMN author          TEXT NOT NULL DEFAULT '',
+		ADD COLUMN period          BIGINT NOT NULL DEFAULT 0;
+	CREATE INDEX sluice_requests_by_period ON sluice_requests (period, end_ns) WHERE period <> 0;
+	CREATE INDEX sluice_requests_by_correction ON sluice_requests (correction_of) WHERE correction_of <> '';
+	CREATE TABLE sluice_closed_months (
+		month       BIGINT PRIMARY KEY,
+		from_ns     BIGINT NOT NULL,
+		to_ns       BIGINT NOT NULL,
+		closed_ns   BIGINT NOT NULL,
+		closed_by   TEXT NOT NULL,
+		meta        TEXT NOT NULL,
+		row_count   BIGINT NOT NULL,
+		csv_sha256  TEXT NOT NULL,
+		json_sha256 TEXT NOT NULL
+	);
+	CREATE FUNCTION sluice_requests_added() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		IF EXISTS (SELECT 1 FROM added AS r JOIN sluice_closed_months AS c
+			ON c.month = r.period OR r.period = 0 AND r.end_ns >= c.from_ns AND r.end_ns < c.to_ns) THEN
+			RAISE EXCEPTION 'the month is closed: a row can''t be added to it' USING ERRCODE = 'SLC01';
+		END IF;
+		RETURN NULL;
+	END $$;
+	CREATE FUNCTION sluice_requests_removed() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		IF EXISTS (SELECT 1 FROM removed AS r JOIN sluice_closed_months AS c
+			ON c.month = r.period OR r.period = 0 AND r.end_ns >= c.from_ns AND r.end_ns < c.to_ns
+			WHERE TG_OP = 'UPDATE' OR NOT EXISTS (SELECT 1 FROM sluice_archived_months AS a WHERE a.month_ns = c.from_ns)) THEN
+			RAISE EXCEPTION 'the month is closed: a row of it can''t be changed or removed' USING ERRCODE = 'SLC01';
+		END IF;
+		RETURN NULL;
+	END $$;
+	CREATE FUNCTION sluice_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		RAISE EXCEPTION 'a closed month stays as it is' USING ERRCODE = 'SLC01';
+	END $$;
+	CREATE TRIGGER inserted AFTER INSERT ON sluice_requests REFERENCING NEW TABLE AS added
+		FOR EACH STATEMENT EXECUTE FUNCTION sluice_requests_added();
+	CREATE TRIGGER updated AFTER UPDATE ON sluice_requests REFERENCING OLD TABLE AS removed
+		FOR EACH STATEMENT EXECUTE FUNCTION sluice_requests_removed();
+	CREATE TRIGGER updated_new AFTER UPDATE ON sluice_requests REFERENCING NEW TABLE AS added
+		FOR EACH STATEMENT EXECUTE FUNCTION sluice_requests_added();
+	CREATE TRIGGER deleted AFTER DELETE ON sluice_requests REFERENCING OLD TABLE AS removed
+		FOR EACH STATEMENT EXECUTE FUNCTION sluice_requests_removed();
+	CREATE TRIGGER truncated BEFORE TRUNCATE ON sluice_requests FOR EACH STATEMENT EXECUTE FUNCTION sluice_refuse();
+	CREATE TRIGGER updated BEFORE UPDATE ON sluice_closed_months FOR EACH ROW
+		WHEN (OLD.csv_sha256 <> '' OR NEW.month <> OLD.month OR NEW.from_ns <> OLD.from_ns OR NEW.to_ns <> OLD.to_ns)
+		EXECUTE FUNCTION sluice_refuse();
+	CREATE TRIGGER deleted BEFORE DELETE ON sluice_closed_months FOR EACH ROW
+		WHEN (OLD.csv_sha256 <> '') EXECUTE FUNCTION sluice_refuse();
+	CREATE TRIGGER truncated BEFORE TRUNCATE ON sluice_closed_months FOR EACH STATEMENT EXECUTE FUNCTION sluice_refuse();`,
 }
 
 // errNewerSchema: a newer program has been at the database.

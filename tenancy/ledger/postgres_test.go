@@ -57,12 +57,11 @@ func TestStoresKeepRows(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		want := []*tenancy.Row{least, euro, fullRow("full"), kept}
+		want := asStored(least, euro, fullRow("full"), kept)
 		if got := collect(t, l); !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v", got)
 		}
-		one := tenancy.Totals{Currency: "EUR", Rows: 1, InputTokens: 900, CachedTokens: 600, OutputTokens: 250, ReasoningTokens: 50, Costs: tenancy.Costs{Input: 45, CachedInput: 9, Output: 150}}
-		two := tenancy.Totals{Currency: "USD", Rows: 2, InputTokens: 1800, CachedTokens: 1200, OutputTokens: 500, ReasoningTokens: 100, Costs: tenancy.Costs{Input: 90, CachedInput: 18, Output: 300}}
+		one, two := totalsOf(euro), totalsOf(fullRow("full"), kept)
 		totals, err := l.Totals(t.Context(), noon, noon.Add(time.Hour))
 		if err != nil || !reflect.DeepEqual(totals, []tenancy.Totals{one, two}) {
 			t.Errorf("totals %+v, %v", totals, err)

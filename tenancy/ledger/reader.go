@@ -22,31 +22,49 @@ type Reader struct {
 	dialect *dialect
 }
 
-// dialect is what the two databases want said differently.
+// dialect is what the two databases want said differently, at one version of the
+// schema.
 type dialect struct {
 	table    string
 	archived string             // the table of archived months; empty where there is none
+	closed   string             // the table of closed months
 	mark     func(i int) string // the i-th argument, from 1
 	view     *sql.TxOptions     // of a transaction that sees one state
 	lockRows string             // ends a SELECT whose rows must not change before the transaction ends
-	versions func() int         // of the schema, that this program knows
-	version  string             // asks for that of the database
+	version  string             // asks for the version of the database's schema
+	known    int                // the version that this program writes
+	schema   int                // the version that the database has
 }
 
 var sqliteDialect = &dialect{
-	table: "requests", archived: "archived_months", mark: func(int) string { return "?" }, view: &sql.TxOptions{ReadOnly: true},
-	versions: func() int { return len(migrations) },
-	version:  "SELECT coalesce(max(version), 0) FROM migrations",
+	table: "requests", archived: "archived_months", closed: "closed_months",
+	mark: func(int) string { return "?" }, view: &sql.TxOptions{ReadOnly: true},
+	version: "SELECT coalesce(max(version), 0) FROM migrations",
+	known:   schemaNow, schema: schemaNow,
 }
 
-// withArchived is the version of the schema from which on months can be archived.
-const withArchived = 2
+// Versions of the schema, which both databases count alike.
+const (
+	withArchived = 2 // months can be archived
+	withPeriods  = 3 // rows have the columns of periods and corrections; months can be closed
+
+	schemaNow = withPeriods
+)
 
 // withoutArchived reads what is there, and asks for nothing else.
 func (d *dialect) withoutArchived() *dialect {
 	plain := *d
 	plain.archived = ""
 	return &plain
+}
+
+// at is the dialect of a database whose schema has a version.
+func (d *dialect) at(version int) *dialect {
+	old := *d
+	if old.schema = version; version < withArchived {
+		old.archived = ""
+	}
+	return &old
 }
 
 // schema returns the version of the database's schema.
@@ -56,17 +74,17 @@ func (r *Reader) schema(ctx context.Context) (version int, err error) {
 }
 
 // fit makes the reader one for the version of the schema that the database has:
-// a gateway of this version may not have been started with it yet.
+// a gateway of this version may not have been started with it yet. Columns that
+// it lacks read as empty.
 func (r *Reader) fit(ctx context.Context) error {
 	version, err := r.schema(ctx)
-	switch known := r.dialect.versions(); {
-	case err != nil:
+	if err != nil {
 		return err
-	case version < 1 || version > known:
-		return fmt.Errorf("its schema is version %d, this program reads up to version %d", version, known)
-	case version < withArchived:
-		r.dialect = r.dialect.withoutArchived()
 	}
+	if version < 1 || version > r.dialect.known {
+		return fmt.Errorf("its schema is version %d, this program reads up to version %d", version, r.dialect.known)
+	}
+	r.dialect = r.dialect.at(version)
 	return nil
 }
 
@@ -180,9 +198,6 @@ func (s *Snapshot) Close() error {
 	return nil
 }
 
-// period is the condition on rows of a time, whose arguments are its ends.
-func (d *dialect) period() string { return "end_ns >= " + d.mark(1) + " AND end_ns < " + d.mark(2) }
-
 type rowQuerier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
@@ -194,9 +209,14 @@ func rowsFrom(ctx context.Context, db rowQuerier, d *dialect, path string, from,
 			return
 		}
 		fail := func(err error) { yield(nil, fmt.Errorf("cannot read the ledger %s: %w", path, explain(err))) }
-		rows, err := db.QueryContext(ctx,
-			"SELECT "+columnNames()+" FROM "+d.table+" WHERE "+d.period()+" ORDER BY end_ns, id",
-			dbNanos(from), dbNanos(to))
+		// Each part has an index that orders it, so that nothing has to be sorted.
+		var selects []string
+		var args []any
+		for _, p := range d.booked(from, to) {
+			selects = append(selects, "SELECT "+selected(d.schema)+" FROM "+d.table+" WHERE "+p.where)
+			args = append(args, p.args...)
+		}
+		rows, err := db.QueryContext(ctx, strings.Join(selects, " UNION ALL ")+" ORDER BY end_ns, id", args...)
 		if err != nil {
 			fail(err)
 			return
@@ -230,15 +250,31 @@ func totalsFrom(ctx context.Context, db rowQuerier, d *dialect, path string, fro
 	return out, nil
 }
 
-func queryTotals(ctx context.Context, db rowQuerier, d *dialect, from, to time.Time) ([]tenancy.Totals, error) {
-	sums := []string{"currency", "count(*)"}
-	for _, c := range []string{
+// sums are the columns of Totals behind the currency and the number of rows.
+func (d *dialect) sums() string {
+	list := []string{
 		"input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "input_cost", "cached_cost", "output_cost",
-	} {
-		sums = append(sums, "CAST(sum("+c+") AS BIGINT)")
+		"0", "0", "0", "0",
 	}
-	rows, err := db.QueryContext(ctx, "SELECT "+strings.Join(sums, ", ")+" FROM "+d.table+" WHERE "+d.period()+" GROUP BY currency ORDER BY currency",
-		dbNanos(from), dbNanos(to))
+	if d.schema >= withPeriods {
+		apart := fmt.Sprintf("CASE WHEN flags & %d <> 0 THEN reasoning_tokens ELSE 0 END", tenancy.FlagReasoningApart)
+		list = append(list[:7], "reasoning_cost", "gpu_cost", "gpu_us", apart)
+	}
+	for i, c := range list {
+		list[i] = "CAST(sum(" + c + ") AS BIGINT)"
+	}
+	return strings.Join(list, ", ")
+}
+
+func queryTotals(ctx context.Context, db rowQuerier, d *dialect, from, to time.Time) ([]tenancy.Totals, error) {
+	var conditions []string
+	var args []any
+	for _, p := range d.booked(from, to) {
+		conditions = append(conditions, "("+p.where+")")
+		args = append(args, p.args...)
+	}
+	rows, err := db.QueryContext(ctx, "SELECT currency, count(*), "+d.sums()+" FROM "+d.table+
+		" WHERE "+strings.Join(conditions, " OR ")+" GROUP BY currency ORDER BY currency", args...)
 	if err != nil {
 		return nil, err
 	}
@@ -246,11 +282,13 @@ func queryTotals(ctx context.Context, db rowQuerier, d *dialect, from, to time.T
 	var out []tenancy.Totals
 	for rows.Next() {
 		var t tenancy.Totals
+		var gpu int64
 		if err := rows.Scan(&t.Currency, &t.Rows,
 			&t.InputTokens, &t.CachedTokens, &t.OutputTokens, &t.ReasoningTokens,
-			&t.Costs.Input, &t.Costs.CachedInput, &t.Costs.Output); err != nil {
+			&t.Costs.Input, &t.Costs.CachedInput, &t.Costs.Output, &t.Costs.Reasoning, &t.Costs.GPU, &gpu, &t.ReasoningApart); err != nil {
 			return nil, err
 		}
+		t.GPUTime = time.Duration(gpu) * time.Microsecond
 		out = append(out, t)
 	}
 	return out, rows.Err()

@@ -25,6 +25,10 @@ type writer struct {
 	byID   *sql.Stmt
 	update *sql.Stmt
 	values []any
+	// booked says that rows keep the months that they are booked in: they come from
+	// another ledger.
+	booked bool
+	closed closedMonths // as of the transaction
 }
 
 // openDB opens a pool for a file. The mode is SQLite's: rwc or ro.
@@ -64,7 +68,7 @@ func openWriter(path string, busy time.Duration) (_ *writer, err error) {
 	if err = migrate(ctx, w.conn); err != nil {
 		return nil, err
 	}
-	marks := strings.TrimSuffix(strings.Repeat("?, ", len(columns)), ", ")
+	marks := strings.Repeat("?, ", len(columns)) + "?"
 	w.insert, err = w.conn.PrepareContext(ctx, "INSERT INTO requests ("+columnNames()+") VALUES ("+marks+") ON CONFLICT (id) DO NOTHING")
 	if err != nil {
 		return nil, err
@@ -100,6 +104,13 @@ func (w *writer) commit(ctx context.Context, rows []*tenancy.Row) ([]result, err
 	if _, err := w.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return nil, err
 	}
+	// Nobody else writes now, so what is open stays so until the end of this.
+	closed, err := readClosed(ctx, w.conn, sqliteDialect)
+	if err != nil {
+		w.rollback()
+		return nil, err
+	}
+	w.closed = closed
 	results := make([]result, len(rows))
 	for i, row := range rows {
 		res, err := w.store(ctx, row)
@@ -121,7 +132,7 @@ func (w *writer) commit(ctx context.Context, rows []*tenancy.Row) ([]result, err
 func (w *writer) rollback() { _, _ = w.conn.ExecContext(context.Background(), "ROLLBACK") }
 
 func (w *writer) store(ctx context.Context, row *tenancy.Row) (result, error) {
-	w.values = appendValues(w.values[:0], row)
+	w.values = appendValues(w.values[:0], row, w.month(row))
 	res, err := w.insert.ExecContext(ctx, w.values...)
 	if err != nil {
 		return 0, refusal(err)
@@ -134,10 +145,24 @@ func (w *writer) store(ctx context.Context, row *tenancy.Row) (result, error) {
 		return 0, err
 	}
 	fate, replace := compare(there, row)
-	if replace {
+	switch {
+	case replace && w.closed.has(there):
+		return w.store(ctx, afterClose(row))
+	case replace:
 		_, err = w.update.ExecContext(ctx, append(w.values, row.ID)...)
 	}
 	return fate, refusal(err)
+}
+
+// month is the number of the month to book a row in, 0 for that of its end.
+func (w *writer) month(row *tenancy.Row) int64 {
+	switch {
+	case !w.booked:
+		return w.closed.book(row.End())
+	case row.Late():
+		return monthNumber(row.Period)
+	}
+	return 0
 }
 
 // refusal marks the errors of SQLite that are about the row.
