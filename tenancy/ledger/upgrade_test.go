@@ -239,4 +239,3 @@ func TestPostgresUpgrade(t *testing.T) {
 		})
 	}
 }
-
