@@ -22,25 +22,8 @@ import (
 // processes too, take turns. The result is read back before it replaces the
 // file: it must hold what was there and the new key, nothing else.
 func AppendKey(file, tenant string, rec *Record) error {
-	// Behind a symbolic link lies the file to replace.
-	target, err := filepath.EvalSymlinks(file)
+	err := editFile(file, func(text []byte) ([]byte, error) { return appendKey(file, text, tenant, rec) })
 	if err != nil {
-		return fmt.Errorf("cannot add a key: %w", err)
-	}
-	unlock, err := lockFolder(filepath.Dir(target))
-	if err != nil {
-		return fmt.Errorf("cannot add a key: %w", err)
-	}
-	defer unlock()
-	text, err := readFile(target)
-	if err != nil {
-		return fmt.Errorf("cannot add a key: %w", err)
-	}
-	edited, err := appendKey(file, text, tenant, rec)
-	if err != nil {
-		return fmt.Errorf("cannot add a key: %w", err)
-	}
-	if err := replaceFile(target, edited); err != nil {
 		return fmt.Errorf("cannot add a key: %w", err)
 	}
 	return nil
@@ -244,10 +227,7 @@ func blockEnd(lines [][]byte, first, indent int, list bool) int {
 // insert puts the record after the first n lines, under a `keys:` line of its
 // own if it is the tenant's first.
 func insert(lines [][]byte, n int, rec *Record, indent int, first bool) []byte {
-	eol := "\n"
-	if len(lines) > 0 && bytes.HasSuffix(lines[0], []byte("\r\n")) {
-		eol = "\r\n"
-	}
+	eol := eolOf(lines)
 	var item []byte
 	if first {
 		item = append(bytes.Repeat([]byte(" "), indent), "keys:\n"...)

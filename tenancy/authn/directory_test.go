@@ -199,7 +199,7 @@ func TestBadFiles(t *testing.T) {
 	f(key("id: k1, sha256: "+h+", expires: 2027"), "4:102: expires should be a date or time, not a number")
 	f(key("id: k1, sha256: "+h+", groups: [1]"), "4:102: an entry of groups should be text, not a number; put it in quotes")
 	f(key("id: k1, sha256: "+h+", claims: { a: { b: 1 } }"), "4:106: a claim should be text, a number, true, false, or a list of those, not a mapping")
-	f(key("id: k1, sha256: "+h+", slk_k1_"+secretA+": 1"), "4:93: unknown key (not shown) in a key; known keys are claims, created, disabled, expires, groups, id, name, scopes, sha256")
+	f(key("id: k1, sha256: "+h+", slk_k1_"+secretA+": 1"), "4:93: unknown key (not shown) in a key; known keys are claims, created, disabled, expires, groups, id, models, name, operations, rotatedFrom, scopes, sha256")
 	f("tenants:\n  - id: a\n    keys:\n      - { id: k1, sha256: "+h+" }\n      - { id: k1, sha256: "+h+" }\n",
 		"5:15: this key id is used twice, first in line 4", "5:27: this secret is used twice, first in line 4")
 	f("tenants:\n  - id: a\n    keys:\n      - { id: k1, sha256: "+h+", groups: ["+strings.Repeat("g, ", 129)+"] }\n",

@@ -25,8 +25,15 @@
 //	        name: nightly batch
 //	        groups: [batch]
 //	        scopes: [chat]
+//	        models: ["qwen-*"]        # globs, enforced; left out: what the tenant may use
+//	        operations: [chat]        # enforced; left out: all
 //	        claims: { level: 3 }      # scalars or lists of them
 //	        created: 2026-03-01
 //	        expires: 2027-03-01T00:00:00Z   # a date means its start in UTC
+//	        rotatedFrom: 5h1c…        # the key that this one replaces
 //	        disabled: false           # true revokes the key
+//
+// A Directory is one load of that file. A Live follows the file, a list of revoked
+// credentials and a database of keys while the gateway runs, so that a key that is
+// revoked in any of them is refused at once.
 package authn

@@ -1,9 +1,11 @@
 package authn
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"path"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
 
@@ -43,7 +45,7 @@ func Load(name string, text []byte) (*Directory, error) {
 		reader: newReader(name),
 		dir: &Directory{
 			byID: make(map[string]*tenancy.Tenant),
-			keys: make(map[string]*entry),
+			keys: make(map[string]*entry), digest: sha256.Sum256(text),
 		},
 		tenantLines: make(map[string]int), keyLines: make(map[string]int), hashLines: make(map[string]int),
 	}
@@ -81,7 +83,7 @@ func (d *document) tenant(n strictyaml.Node) {
 		"tier":          func(n strictyaml.Node) { t.Tier = d.shortText(n, "tier") },
 		"labels":        func(n strictyaml.Node) { t.Labels = d.labels(n) },
 		"contentLabels": func(n strictyaml.Node) { t.ContentLabels = d.contentLabels(n) },
-		"models":        func(n strictyaml.Node) { t.Models = d.models(n) },
+		"models":        func(n strictyaml.Node) { t.Models = d.models(n, "disabled to refuse the tenant") },
 		"disabled":      func(n strictyaml.Node) { t.Disabled = d.boolean(n, "disabled") },
 		"expose":        func(n strictyaml.Node) { t.Expose = d.expose(n) },
 		"keys":          func(n strictyaml.Node) { keys = n },
@@ -163,7 +165,8 @@ func (d *document) contentLabels(n strictyaml.Node) []string {
 	return out
 }
 
-func (d *document) models(n strictyaml.Node) []string {
+// models reads globs; instead is what to set where none should be allowed.
+func (d *document) models(n strictyaml.Node, instead string) []string {
 	items := d.Items(n, "models")
 	out := d.texts(n, "models", maxModels, maxName)
 	for i, glob := range out {
@@ -172,7 +175,7 @@ func (d *document) models(n strictyaml.Node) []string {
 		}
 	}
 	if len(items) == 0 {
-		d.Fail(n, "models lists nothing; leave it out to allow all models, or set disabled to refuse the tenant")
+		d.Fail(n, "models lists nothing; leave it out to allow all models, or set %s", instead)
 	}
 	return out
 }
@@ -189,18 +192,20 @@ func (d *document) expose(n strictyaml.Node) tenancy.Expose {
 
 func (d *document) key(t *tenancy.Tenant, n strictyaml.Node) {
 	var rec Record
-	e := &entry{}
 	named, hashed := false, false
 	ok := d.Fields(n, "a key", map[string]func(strictyaml.Node){
-		"id":       func(n strictyaml.Node) { rec.ID, named = d.keyID(n), true },
-		"sha256":   func(n strictyaml.Node) { rec.SHA256, hashed = d.hash(n, e), true },
-		"name":     func(n strictyaml.Node) { rec.Name = d.shortText(n, "name") },
-		"groups":   func(n strictyaml.Node) { rec.Groups = d.texts(n, "groups", maxGroups, maxEntry) },
-		"scopes":   func(n strictyaml.Node) { rec.Scopes = d.texts(n, "scopes", maxScopes, maxEntry) },
-		"claims":   func(n strictyaml.Node) { rec.Claims = d.claims(n) },
-		"created":  func(n strictyaml.Node) { rec.Created = d.instant(n, "created") },
-		"expires":  func(n strictyaml.Node) { rec.Expires = d.instant(n, "expires") },
-		"disabled": func(n strictyaml.Node) { rec.Disabled = d.boolean(n, "disabled") },
+		"id":          func(n strictyaml.Node) { rec.ID, named = d.keyID(n), true },
+		"sha256":      func(n strictyaml.Node) { rec.SHA256, hashed = d.hash(n), true },
+		"name":        func(n strictyaml.Node) { rec.Name = d.shortText(n, "name") },
+		"groups":      func(n strictyaml.Node) { rec.Groups = d.texts(n, "groups", maxGroups, maxEntry) },
+		"scopes":      func(n strictyaml.Node) { rec.Scopes = d.texts(n, "scopes", maxScopes, maxEntry) },
+		"models":      func(n strictyaml.Node) { rec.Models = d.models(n, "disabled to revoke the key") },
+		"operations":  func(n strictyaml.Node) { rec.Operations = d.operations(n) },
+		"claims":      func(n strictyaml.Node) { rec.Claims = d.claims(n) },
+		"created":     func(n strictyaml.Node) { rec.Created = d.instant(n, "created") },
+		"expires":     func(n strictyaml.Node) { rec.Expires = d.instant(n, "expires") },
+		"rotatedFrom": func(n strictyaml.Node) { rec.RotatedFrom = d.otherKey(n) },
+		"disabled":    func(n strictyaml.Node) { rec.Disabled = d.boolean(n, "disabled") },
 	})
 	if !ok {
 		return
@@ -211,13 +216,35 @@ func (d *document) key(t *tenancy.Tenant, n strictyaml.Node) {
 	if !hashed {
 		d.Fail(n, "a key has no sha256; `sluice keys create` makes one")
 	}
-	e.expires, e.disabled = rec.Expires, rec.Disabled
-	e.principal = &tenancy.Principal{
-		Kind: tenancy.KindAPIKey, ID: "key:" + rec.ID, KeyID: rec.ID, Subject: rec.Name,
-		Groups: rec.Groups, Scopes: rec.Scopes, Claims: rec.Claims, ExpiresAt: rec.Expires, Tenant: t,
-	}
-	d.dir.keys[rec.ID] = e
 	d.dir.infos = append(d.dir.infos, KeyInfo{Tenant: t.ID, Record: rec})
+	if e, err := newEntry(t.ID, &rec); err == nil { // else there is a problem by now
+		e.principal.Tenant = t
+		d.dir.keys[rec.ID] = e
+	}
+}
+
+func (d *document) operations(n strictyaml.Node) []string {
+	known := tenancy.Operations()
+	items := d.Items(n, "operations")
+	out := d.texts(n, "operations", len(known), maxEntry)
+	for i, name := range out {
+		if !slices.Contains(known, name) {
+			d.Fail(items[i], "an entry of operations is not known, should be one of %s", strings.Join(known, ", "))
+		}
+	}
+	if len(items) == 0 {
+		d.Fail(n, "operations lists nothing; leave it out to allow all operations, or set disabled to revoke the key")
+	}
+	return out
+}
+
+// otherKey is the id of a key that need not be in the file any more.
+func (d *document) otherKey(n strictyaml.Node) string {
+	id, ok := d.textOf(n, "rotatedFrom")
+	if ok && !validKeyID([]byte(id)) {
+		d.Fail(n, "rotatedFrom should be the id of the key that this one replaces")
+	}
+	return id
 }
 
 func (d *document) keyID(n strictyaml.Node) string {
@@ -233,17 +260,16 @@ func (d *document) keyID(n strictyaml.Node) string {
 	return id
 }
 
-func (d *document) hash(n strictyaml.Node, e *entry) string {
+func (d *document) hash(n strictyaml.Node) string {
 	s, ok := d.textOf(n, "sha256")
 	if !ok {
 		return ""
 	}
 	raw, err := hex.DecodeString(s)
-	if err != nil || len(raw) != len(e.hash) || strings.ToLower(s) != s {
-		d.Fail(n, "sha256 should be %d lower-case hexadecimal digits, the digest of the key's secret; never put the secret itself here", 2*len(e.hash))
+	if err != nil || len(raw) != sha256.Size || strings.ToLower(s) != s {
+		d.Fail(n, "sha256 should be %d lower-case hexadecimal digits, the digest of the key's secret; never put the secret itself here", 2*sha256.Size)
 		return s
 	}
-	copy(e.hash[:], raw)
 	d.once(n, d.hashLines, s, "this secret")
 	return s
 }

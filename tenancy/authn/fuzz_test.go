@@ -36,6 +36,25 @@ func FuzzCredential(f *testing.F) {
 	})
 }
 
+// Whatever a list of revoked credentials holds, the ids that stand alone in a line
+// are on it.
+func FuzzRevoked(f *testing.F) {
+	f.Add([]byte("ka1\n# x\nkey:kb2 # y\njwt:a:b\n"), uint8(3))
+	f.Add([]byte("{]\x00\xff\r\n\r"), uint8(0))
+	f.Fuzz(func(t *testing.T, text []byte, at uint8) {
+		lines := bytes.SplitAfter(text, []byte("\n"))
+		n := int(at) % (len(lines) + 1)
+		before := bytes.Join(lines[:n], nil)
+		if len(before) > 0 && before[len(before)-1] != '\n' {
+			before = append(before, '\n')
+		}
+		r := ParseRevoked(append(append(before, "kfuzz\n"...), bytes.Join(lines[n:], nil)...))
+		if !r.Key("kfuzz") || r.Len() < 1 || r.Odd < 0 {
+			t.Fatalf("%+v", r)
+		}
+	})
+}
+
 // A tenants file loads or fails with places, and adding a key to one that loads
 // changes nothing else.
 func FuzzTenantsFile(f *testing.F) {
@@ -68,6 +87,15 @@ func FuzzTenantsFile(f *testing.F) {
 			}
 			if bytes.Count(edited, []byte("#")) < bytes.Count(text, []byte("#")) {
 				t.Fatal("a comment was lost")
+			}
+		}
+		for _, k := range before.Keys() {
+			edited, got, err := revokeKey("t.yaml", text, k.ID)
+			if err != nil {
+				continue
+			}
+			if !got.Disabled || bytes.Count(edited, []byte("#")) < bytes.Count(text, []byte("#")) {
+				t.Fatalf("revoking %q gave %+v\n%s", k.ID, got, edited)
 			}
 		}
 	})

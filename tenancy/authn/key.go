@@ -41,9 +41,14 @@ type Record struct {
 	// are string, bool, int64, float64, or []any of those.
 	Groups, Scopes []string
 	Claims         map[string]any
+	// Models are globs of the models that the key is for, as those of a tenant,
+	// and Operations the operations; empty means whatever the tenant may do.
+	Models, Operations []string
 	// Created is informative; Expires is the first instant at which the key no
 	// longer works, zero for never.
 	Created, Expires time.Time
+	// RotatedFrom is the id of the key that this one replaces, or empty.
+	RotatedFrom string
 	// Disabled revokes the key.
 	Disabled bool
 }
@@ -147,6 +152,12 @@ func (r *Record) AppendYAML(dst []byte, indent int) []byte {
 	if len(r.Scopes) > 0 {
 		field("scopes", r.Scopes)
 	}
+	if len(r.Models) > 0 {
+		field("models", r.Models)
+	}
+	if len(r.Operations) > 0 {
+		field("operations", r.Operations)
+	}
 	if len(r.Claims) > 0 {
 		field("claims", r.Claims)
 	}
@@ -155,6 +166,9 @@ func (r *Record) AppendYAML(dst []byte, indent int) []byte {
 	}
 	if !r.Expires.IsZero() {
 		field("expires", r.Expires.UTC().Format(time.RFC3339Nano))
+	}
+	if r.RotatedFrom != "" {
+		field("rotatedFrom", r.RotatedFrom)
 	}
 	if r.Disabled {
 		field("disabled", true)

@@ -1,0 +1,476 @@
+package authn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluicegate/sluice/tenancy"
+)
+
+// Store is a database of keys, as Live follows it.
+type Store interface {
+	// Changes returns the keys that were added or changed after a version, and the
+	// version that they bring one to. It is asked several times a second and has to
+	// be cheap when nothing has changed. The zero Version asks for all keys, and so
+	// does one that the database does not know.
+	Changes(ctx context.Context, since Version) (Changes, error)
+	// Used notes when keys were last used, by id. A later time that it has stays.
+	Used(ctx context.Context, at map[string]time.Time) error
+}
+
+// Version is a state of a Store. Epoch is another one for every database that was
+// ever made.
+type Version struct {
+	Epoch string
+	Seq   int64
+}
+
+// Changes are what a Store answers.
+type Changes struct {
+	Keys    []KeyInfo
+	Version Version
+	// All says that Keys are all there are.
+	All bool
+}
+
+const (
+	// askEvery is the time between two questions to a Store, askTimeout how long
+	// one may take.
+	askEvery   = 200 * time.Millisecond
+	askTimeout = 2 * time.Second
+	// askAllEvery is the time after which a Store is read whole again: a database
+	// that was put back from a copy may have gone on to a version that another
+	// state of it had.
+	askAllEvery = 5 * time.Minute
+	// noteEvery is the time between two notes of when keys were used, and between
+	// two looks for those that end soon.
+	noteEvery = time.Minute
+)
+
+// LiveConfig is what a Live follows.
+type LiveConfig struct {
+	// Tenants is the tenants file. With Watch it is looked at; without it only
+	// Adopt tells what it says.
+	Tenants string
+	Watch   bool
+	// Revoked is the list of revoked credentials, which is looked at in any case; it
+	// need not exist.
+	Revoked string
+	// Used is the file that keeps when the keys of the tenants file were last used;
+	// empty for none.
+	Used string
+	// Store holds further keys; nil for none. Where it has a key with the id of one
+	// in the file, its own counts.
+	Store Store
+	// MaxStale is how long keys of the Store are believed that it could not be asked
+	// about; 0 is without end.
+	MaxStale time.Duration
+	// WarnBefore is how long before its end a key is warned of; 0 is never.
+	WarnBefore time.Duration
+	// Log receives changes, failures and warnings; nil discards them.
+	Log *slog.Logger
+}
+
+// Live is the keys in force. It follows their sources by itself, each on its own,
+// and no fault in anything else that the gateway loads keeps a key from being
+// revoked: what a source says holds half a second after it says so. A source that
+// can't be read leaves in force what it said last.
+//
+// Live judges keys, and the tenants that are disabled. All else about tenants
+// belongs to a generation, which is what a View is for. Its methods are safe for
+// concurrent use.
+type Live struct {
+	cfg    LiveConfig
+	log    *slog.Logger
+	nobody entry
+	snap   atomic.Pointer[snapshot]
+	asked  atomic.Pointer[time.Time] // when the Store was last asked that answered
+
+	mu       sync.Mutex // protects what follows, and one change of snap at a time
+	tenants  watched
+	revoked  watched
+	version  Version
+	whole    time.Time            // when the Store was last read whole
+	warned   map[string]time.Time // end of keys that were warned of, by id
+	uses     map[string]*usage
+	views    uint64
+	failures [sources]failing
+}
+
+// The sources of a Live.
+const (
+	ofTenants = iota
+	ofRevoked
+	ofStore
+	ofUses
+	sources
+)
+
+// SourceNames are the words by which Stats names the sources: the tenants file,
+// the list of revoked credentials, the database, and the notes of use.
+var SourceNames = [sources]string{"tenants", "revoked", "database", "used"}
+
+// failing is how a source fails.
+type failing struct {
+	now   bool
+	count uint64
+}
+
+// snapshot is what is in force at one time.
+type snapshot struct {
+	file    *Directory
+	files   uint64 // another one for each file
+	stored  map[string]*entry
+	revoked *Revocations
+}
+
+// NewLive returns a Live that says what the sources say now; dir is what the
+// tenants file says. It fails if a source can't be read.
+func NewLive(ctx context.Context, cfg LiveConfig, dir *Directory) (*Live, error) {
+	l := &Live{
+		cfg: cfg, log: cfg.Log,
+		tenants: watched{path: cfg.Tenants, limit: maxFileSize, told: dir.digest},
+		revoked: watched{path: cfg.Revoked, limit: maxRevokedFile},
+		warned:  make(map[string]time.Time), uses: make(map[string]*usage),
+	}
+	if l.log == nil {
+		l.log = slog.New(slog.DiscardHandler)
+	}
+	list := l.revoked.read()
+	if list.err != nil && !errors.Is(list.err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cannot read the list of revoked keys: %w", list.err)
+	}
+	l.revoked.tell(list.is)
+	s := &snapshot{file: dir, files: 1, revoked: ParseRevoked(list.text)}
+	l.use(dir.keys)
+	l.snap.Store(s)
+	if cfg.Store != nil {
+		if err := l.ask(ctx, time.Now()); err != nil {
+			return nil, fmt.Errorf("cannot read the keys in the database: %w", err)
+		}
+	}
+	l.loadUses()
+	return l, nil
+}
+
+// Run follows the sources until ctx ends. What was noted of the use of keys is
+// kept when it returns.
+func (l *Live) Run(ctx context.Context) error {
+	var loops sync.WaitGroup
+	loops.Go(func() { every(ctx, lookEvery, l.lookRevoked) })
+	if l.cfg.Watch {
+		loops.Go(func() { every(ctx, lookEvery, l.lookTenants) })
+	}
+	if l.cfg.Store != nil {
+		loops.Go(func() { every(ctx, askEvery, func(now time.Time) { _ = l.ask(ctx, now) }) })
+	}
+	l.warn(time.Now())
+	loops.Go(func() {
+		every(ctx, noteEvery, func(now time.Time) {
+			l.noteUses(ctx)
+			l.warn(now)
+		})
+	})
+	loops.Wait()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+	defer cancel()
+	l.noteUses(last)
+	return nil
+}
+
+// every calls f after each interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, f func(now time.Time)) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			f(time.Now())
+		}
+	}
+}
+
+// lookRevoked takes in a change of the list of revoked credentials.
+func (l *Live) lookRevoked(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	got, changed := l.revoked.look(now)
+	if !changed {
+		return
+	}
+	if got.err != nil && !errors.Is(got.err, fs.ErrNotExist) {
+		l.failLocked(ofRevoked, got.err)
+		return
+	}
+	l.workLocked(ofRevoked)
+	s := *l.snap.Load()
+	before := s.revoked.Len()
+	s.revoked = ParseRevoked(got.text)
+	l.snap.Store(&s)
+	l.log.Info("the list of revoked credentials has changed", "file", l.cfg.Revoked, "before", before, "now", s.revoked.Len())
+	if s.revoked.Odd > 0 {
+		l.log.Warn("lines of the list of revoked credentials name nobody", "file", l.cfg.Revoked, "lines", s.revoked.Odd, "first", s.revoked.FirstOdd)
+	}
+}
+
+// lookTenants takes in a change of the tenants file.
+func (l *Live) lookTenants(now time.Time) {
+	l.mu.Lock()
+	got, changed := l.tenants.look(now)
+	path := l.tenants.path
+	l.mu.Unlock()
+	if !changed {
+		return
+	}
+	// Without the lock: a large file takes its time, and revocations do not wait.
+	dir, err := got.directory(path)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.tenants.path != path || l.tenants.told != got.is {
+		return // Adopt has come between, and knows better
+	}
+	if err != nil {
+		l.failLocked(ofTenants, err)
+		return
+	}
+	l.workLocked(ofTenants)
+	l.adoptLocked(dir)
+	l.log.Info("the keys of the tenants file have changed", "file", path, "keys", len(dir.keys))
+}
+
+func (s *sight) directory(path string) (*Directory, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	return Load(path, s.text)
+}
+
+// Adopt is for a generation that comes into force, and takes over what it has
+// read of the tenants file. If the file says something else by now, and loads,
+// that holds instead, so that a key that was revoked since stays so.
+func (l *Live) Adopt(file string, dir *Directory) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if file != l.tenants.path {
+		l.tenants = watched{path: file, limit: maxFileSize}
+	}
+	got := l.tenants.read()
+	switch {
+	case got.err == nil && got.is == l.snap.Load().file.digest:
+		l.tenants.tell(got.is)
+		l.workLocked(ofTenants)
+		return // it is in force
+	case got.err == nil && got.is != dir.digest:
+		if now, err := Load(file, got.text); err == nil {
+			dir = now
+		}
+	}
+	l.tenants.tell(dir.digest)
+	l.workLocked(ofTenants)
+	l.adoptLocked(dir)
+}
+
+func (l *Live) adoptLocked(dir *Directory) {
+	l.use(dir.keys)
+	s := *l.snap.Load()
+	s.file = dir
+	s.files++
+	l.snap.Store(&s)
+}
+
+// ask takes in what has changed in the Store.
+func (l *Live) ask(ctx context.Context, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	l.mu.Lock()
+	since := l.version
+	if now.Sub(l.whole) >= askAllEvery {
+		since = Version{}
+	}
+	l.mu.Unlock()
+	return l.take(ctx, since, now)
+}
+
+func (l *Live) take(ctx context.Context, since Version, now time.Time) error {
+	got, err := l.cfg.Store.Changes(ctx, since)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		if !errors.Is(ctx.Err(), context.Canceled) {
+			l.failLocked(ofStore, err)
+		}
+		return err
+	}
+	l.workLocked(ofStore)
+	l.asked.Store(&now)
+	l.version = got.Version
+	if got.All {
+		l.whole = now
+	}
+	if len(got.Keys) == 0 && !got.All {
+		return nil
+	}
+	s := *l.snap.Load()
+	stored := make(map[string]*entry, len(s.stored)+len(got.Keys))
+	if !got.All {
+		maps.Copy(stored, s.stored)
+	}
+	for i := range got.Keys {
+		k := &got.Keys[i]
+		e, err := newEntry(k.Tenant, &k.Record)
+		if err != nil {
+			l.log.Error("a key in the database can't be used", "key_id", k.ID, "error", err)
+			delete(stored, k.ID)
+			continue
+		}
+		stored[k.ID] = e
+	}
+	l.use(stored)
+	s.stored = stored
+	l.snap.Store(&s)
+	return nil
+}
+
+// failLocked notes and logs that a source fails. A failure that goes on is logged
+// once.
+func (l *Live) failLocked(source int, err error) {
+	f := &l.failures[source]
+	f.count++
+	if !f.now || source == ofTenants || source == ofRevoked { // those are told once for each state of the file
+		l.log.Error("cannot follow the keys; what was read last stays in force", "source", SourceNames[source], "error", err)
+	}
+	f.now = true
+}
+
+func (l *Live) workLocked(source int) {
+	if l.failures[source].now {
+		l.failures[source].now = false
+		l.log.Info("the keys are followed again", "source", SourceNames[source])
+	}
+}
+
+// stale is how long ago the Store was asked, 0 without a Store.
+func (l *Live) stale(now time.Time) time.Duration {
+	if l.cfg.Store == nil {
+		return 0
+	}
+	return max(0, now.Sub(*l.asked.Load()))
+}
+
+// Revoked reports whether the list of revoked credentials has a principal.
+func (l *Live) Revoked(principal string) bool { return l.snap.Load().revoked.Principal(principal) }
+
+// find returns the entry of a key's id, nil if there is none.
+func (s *snapshot) find(id []byte) (e *entry, stored bool) {
+	if e, ok := s.stored[string(id)]; ok {
+		return e, true
+	}
+	return s.file.keys[string(id)], false
+}
+
+// View is the keys in force, for the tenants of one generation.
+type View struct {
+	live    *Live
+	tenants *Directory
+	number  uint64
+}
+
+// View returns the keys in force for tenants that a generation has loaded.
+func (l *Live) View(tenants *Directory) *View {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.views++
+	return &View{live: l, tenants: tenants, number: l.views}
+}
+
+// Identify implements gateway.Identifier for API keys alone.
+func (v *View) Identify(_ context.Context, c *tenancy.Credentials, now time.Time) (*tenancy.Principal, error) {
+	return v.IdentifyKey(c.Bearer, now)
+}
+
+// Refuses implements gateway.Refuser.
+func (v *View) Refuses(c *tenancy.Credentials, now time.Time) bool {
+	_, p, err := v.judge(c.Bearer, now)
+	return err != nil || p.Tenant.Disabled
+}
+
+// IdentifyKey is Directory.IdentifyKey with the keys that are in force at this
+// moment. The principal has the tenant of the view's generation, but is of a
+// disabled tenant as soon as the tenants file says so.
+func (v *View) IdentifyKey(credential []byte, now time.Time) (*tenancy.Principal, error) {
+	e, p, err := v.judge(credential, now)
+	if err != nil {
+		return nil, err
+	}
+	e.use.at(now)
+	return p, nil
+}
+
+func (v *View) judge(credential []byte, now time.Time) (*entry, *tenancy.Principal, error) {
+	id, secret, ok := parseCredential(credential)
+	if !ok {
+		return nil, nil, errUnknown
+	}
+	s := v.live.snap.Load()
+	e, stored := s.find(id)
+	if !e.holds(secret, &v.live.nobody) {
+		return nil, nil, errUnknown
+	}
+	if s.revoked.keys[e.id] {
+		return nil, nil, &tenancy.AuthError{Reason: tenancy.AuthRevoked, KeyID: e.id, Cause: errListed}
+	}
+	if err := e.refusal(now); err != nil {
+		return nil, nil, err
+	}
+	if most := v.live.cfg.MaxStale; stored && most > 0 && v.live.stale(now) > most {
+		return nil, nil, &tenancy.AuthError{Reason: tenancy.AuthKeysDown, KeyID: e.id, Cause: errStale}
+	}
+	p := v.principal(s, e)
+	if p == nil {
+		return nil, nil, &tenancy.AuthError{Reason: tenancy.AuthUnmapped, KeyID: e.id, Cause: errNoTenant}
+	}
+	return e, p, nil
+}
+
+var (
+	errListed   = fmt.Errorf("%w: it is on the list of revoked credentials", ErrRevoked)
+	errStale    = errors.New("the database of keys could not be asked for longer than is allowed")
+	errNoTenant = errors.New("its tenant is not in force: the tenants file has no such tenant, or was not loaded whole")
+)
+
+// bound is the principal that a key has for one view and one state of the tenants
+// file.
+type bound struct {
+	view, file uint64
+	principal  *tenancy.Principal
+}
+
+// principal returns the key's principal, nil if its tenant is not in force. It is
+// made once for each view and tenants file, and shared.
+func (v *View) principal(s *snapshot, e *entry) *tenancy.Principal {
+	if b := e.bound.Load(); b != nil && b.view == v.number && b.file == s.files {
+		return b.principal
+	}
+	b := &bound{view: v.number, file: s.files}
+	if t, said := v.tenants.byID[e.tenant], s.file.byID[e.tenant]; t != nil && said != nil {
+		if t.Disabled != said.Disabled {
+			other := *t
+			other.Disabled = said.Disabled
+			t = &other
+		}
+		p := *e.principal
+		p.Tenant = t
+		b.principal = &p
+	}
+	e.bound.Store(b)
+	return b.principal
+}
