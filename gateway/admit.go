@@ -136,7 +136,7 @@ func (ex *exchange) scan(*fasthttp.RequestCtx) *rejection {
 		return rej
 	}
 	ex.requested = string(ex.req.Model)
-	ex.model = ex.st.Models.find(ex.requested, ex.principal.Tenant)
+	ex.model = ex.st.Models.find(ex.requested, ex.principal)
 	if ex.model == nil {
 		return modelNotFound()
 	}

@@ -18,7 +18,8 @@ import (
 // Identifier turns what a request brings into a principal.
 type Identifier interface {
 	// Identify may wait for one fetch of keys, bounded by ctx. An error means 401,
-	// whatever it says; its text is for the log and holds nothing of a credential.
+	// or 503 if it says tenancy.AuthKeysDown; its text is for the log and holds
+	// nothing of a credential.
 	// The principal of a disabled tenant is returned as such.
 	Identify(ctx context.Context, c *tenancy.Credentials, now time.Time) (*tenancy.Principal, error)
 }
@@ -52,7 +53,7 @@ func (ex *exchange) identify(ctx *fasthttp.RequestCtx) *rejection {
 	p, err := ex.caller(ctx)
 	if err != nil {
 		ex.g.parts.Meter.AuthFailed(authReason(err))
-		return unauthorized(err)
+		return unknownCaller(err)
 	}
 	ex.principal = p
 	if p.Tenant.Disabled {
@@ -61,7 +62,7 @@ func (ex *exchange) identify(ctx *fasthttp.RequestCtx) *rejection {
 			message: "this tenant is disabled", outcome: tenancy.OutcomeDenied,
 		}
 	}
-	return nil
+	return ex.checkScope()
 }
 
 // remember keeps what identify has found for the request that goes on.

@@ -72,21 +72,27 @@ func NewModels(list []Model) (*Models, error) {
 	return m, nil
 }
 
-// find returns the model that the tenant may use under that name, or nil: an
+// find returns the model that the caller may use under that name, or nil: an
 // unknown and a forbidden model look the same.
-func (m *Models) find(name string, t *tenancy.Tenant) *Model {
+func (m *Models) find(name string, p *tenancy.Principal) *Model {
 	model := m.byName[name]
-	if model == nil || !t.AllowsModel(model.Name) {
+	if model == nil || !model.allowed(p) {
 		return nil
 	}
 	return model
+}
+
+// allowed reports whether the caller may use the model: its tenant may, and its
+// credential is for it.
+func (m *Model) allowed(p *tenancy.Principal) bool {
+	return p.Tenant.AllowsModel(m.Name) && p.Scope.AllowsModel(m.Name)
 }
 
 func (m *Model) listing() openai.Model {
 	return openai.Model{ID: m.Name, Created: m.Created, MaxModelLen: int64(m.ContextLength)}
 }
 
-// listModels answers GET /v1/models with what the tenant may use now.
+// listModels answers GET /v1/models with what the caller may use now.
 func (g *Gateway) listModels(ctx *fasthttp.RequestCtx, ex *exchange) {
 	if rej := ex.admitMetadata(ctx); rej != nil {
 		ex.reject(ctx, rej)
@@ -94,7 +100,7 @@ func (g *Gateway) listModels(ctx *fasthttp.RequestCtx, ex *exchange) {
 	}
 	var list []openai.Model
 	for _, m := range ex.st.Models.sorted {
-		if ex.principal.Tenant.AllowsModel(m.Name) {
+		if m.allowed(ex.principal) {
 			list = append(list, m.listing())
 		}
 	}
@@ -107,7 +113,7 @@ func (g *Gateway) getModel(ctx *fasthttp.RequestCtx, ex *exchange) {
 	rest := targetPath(ctx.Request.Header.RequestURI())[len(modelPrefix):]
 	id, err := url.PathUnescape(string(rest))
 	if err == nil {
-		ex.model = ex.st.Models.find(id, ex.principal.Tenant)
+		ex.model = ex.st.Models.find(id, ex.principal)
 	}
 	if ex.model == nil {
 		ex.reject(ctx, modelNotFound())
