@@ -123,8 +123,9 @@ func (a *app) load() (err error) {
 		return err
 	}
 	if a.first, err = a.base.generation(a.cfg, nil, now); err != nil {
-		return err
+		return errors.Join(err, a.base.close())
 	}
+	a.onClose(a.base.close)
 	logWarnings(a.log, a.first)
 	return nil
 }
@@ -207,7 +208,7 @@ func (a *app) buildGateway() error {
 	}
 	reg.MustRegister(&stateCollector{
 		gateway: a.gateway, fleet: a.fleet, limiter: a.limiter, ledger: a.ledger, tokens: a.tokens, kv: a.subs.stats, checker: a.checker,
-		reloads: a.reloads, decisions: a.decisions,
+		reloads: a.reloads, decisions: a.decisions, keys: a.base.keys,
 	})
 	a.pages, err = a.adminPages(reg)
 	return err
@@ -229,6 +230,7 @@ func (m meters) Observe(s *gateway.Summary) {
 // install makes a generation the one of every request that begins from now on. Limits, workers and the
 // ledger are the same as before; requests that run keep the generation they have.
 func (a *app) install(old, fresh *generation) {
+	a.base.keys.Adopt(fresh.cfg.Tenants.File, fresh.docs.directory)
 	a.meter.inForce(old, fresh) // first, so that its rules have their names when they are counted
 	a.gateway.Swap(fresh.state)
 }
@@ -237,6 +239,9 @@ func (a *app) install(old, fresh *generation) {
 func (a *app) details() (words []string) {
 	if a.reloads.failing() {
 		words = append(words, "reload_failed")
+	}
+	if a.base.keys.Failing() {
+		words = append(words, "keys_failing")
 	}
 	if a.decisions != nil && !a.decisions.Ready() {
 		words = append(words, "decision_log_full")
@@ -339,6 +344,7 @@ func (a *app) serve(ctx context.Context) error {
 	group.Go(func() error { return a.checker.Run(failed) })
 	group.Go(func() error { a.tokens.Run(failed); return nil })
 	group.Go(func() error { return a.reloads.Run(failed) })
+	group.Go(func() error { return a.base.keys.Run(failed) })
 	group.Go(func() error { return a.gateway.Serve(a.public, tlsCfg) })
 	group.Go(func() error {
 		if err := admin.Serve(a.admin); err != nil && !errors.Is(err, http.ErrServerClosed) {

@@ -166,6 +166,7 @@ func (c *checker) names(cfg *Config, docs *documents) {
 			c.warn(Issue{File: cfg.Tenants.File, Text: fmt.Sprintf("tenant %q may use none of the configured models", t.ID)})
 		}
 	}
+	c.revoked(cfg)
 	if unscanned(cfg, docs) {
 		c.warn(Issue{File: c.config, Path: "labels", Text: textUnscanned})
 	}

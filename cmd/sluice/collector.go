@@ -16,6 +16,7 @@ import (
 	"github.com/sluicegate/sluice/scoring/kvevents"
 	"github.com/sluicegate/sluice/scoring/tokenize"
 	"github.com/sluicegate/sluice/scoring/tokenize/verify"
+	"github.com/sluicegate/sluice/tenancy/authn"
 	"github.com/sluicegate/sluice/tenancy/ledger"
 )
 
@@ -31,6 +32,7 @@ type stateCollector struct {
 	reloads *reloader
 	// decisions is nil without a decision log.
 	decisions *decisionlog.Log
+	keys      *authn.Live
 }
 
 var (
@@ -41,6 +43,10 @@ var (
 	descGeneration  = desc("sluice_config_generation", "Number of the generation in force, from 1.")
 	descReloadOK    = desc("sluice_config_last_reload_successful", "0 while what the files say is not in force, because it could not be loaded.")
 	descLoaded      = desc("sluice_config_loaded_timestamp_seconds", "When the generation in force was loaded.")
+	descKeys        = desc("sluice_keys", "API keys by state: active, expiring (they work and end within keys.warnBefore), expired, revoked, asleep (their tenant is disabled or unknown).", "state")
+	descKeysFailing = desc("sluice_keys_source_failing", "1 while what keys are read from can't be followed, or their use not be noted; what was read last stays in force.", "source")
+	descKeysFails   = desc("sluice_keys_source_failures_total", "Times that it could not.", "source")
+	descKeysStale   = desc("sluice_keys_stale_seconds", "Time since the database of keys was last asked and answered; 0 without one.")
 	descScans       = desc("sluice_content_scans_total", "Bodies scanned for content labels, by scan_status.", "status")
 	descScanBytes   = desc("sluice_content_scanned_bytes_total", "Text scanned for content labels.")
 	descFindings    = desc("sluice_content_findings_total", "What detectors have found, by label.", "label")
@@ -127,6 +133,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	c.collectTokens(ch)
 	c.collectBooks(ch)
 	c.collectReloads(ch)
+	c.collectKeys(ch)
 	c.collectLabels(ch)
 	c.collectDecisions(ch)
 	c.collectDegraded(ch)
@@ -275,6 +282,7 @@ func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
 		{"worker", "not_ready"}: 0, {"view", "not_reporting"}: 0, {"view", "incomplete"}: 0, {"view", "recovering"}: 0,
 		{"discovery", "failing"}:    0,
 		{"config", "reload_failed"}: 0,
+		{"keys", "failing"}:         0,
 		{"tokenizer", "unverified"}: 0, {"tokenizer", "remote"}: 0, {"tokenizer", "partial"}: 0, {"tokenizer", "mismatch"}: 0,
 	}
 	for _, w := range c.workers() {
@@ -308,6 +316,9 @@ func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
 	}
 	if c.reloads.failing() {
 		n[state{"config", "reload_failed"}] = 1
+	}
+	if c.keys.Failing() {
+		n[state{"keys", "failing"}] = 1
 	}
 	for s, count := range n {
 		gauge(ch, descDegraded, float64(count), s.part, s.reason)

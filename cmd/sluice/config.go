@@ -19,6 +19,7 @@ type Config struct {
 	Listen         ListenConfig         `yaml:"listen"`
 	Limits         LimitsConfig         `yaml:"limits"`
 	Tenants        TenantsConfig        `yaml:"tenants"`
+	Keys           KeysConfig           `yaml:"keys"`
 	Policy         PolicyConfig         `yaml:"policy"`
 	CacheIsolation CacheIsolationConfig `yaml:"cacheIsolation"`
 	Labels         LabelsConfig         `yaml:"labels"`
@@ -303,6 +304,7 @@ func DefaultConfig() Config {
 			DefaultClass:     "standard",
 			DefaultMaxTokens: 4096,
 		},
+		Keys:           defaultKeys(),
 		CacheIsolation: CacheIsolationConfig{Default: "tenant"},
 		Labels:         defaultLabels(),
 		DecisionLog:    defaultDecisionLog(),

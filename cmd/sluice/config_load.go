@@ -132,6 +132,7 @@ func (c *Config) paths() []configPath {
 		{"listen.public.tls.keyFile", &c.Listen.Public.TLS.KeyFile, false},
 		{"listen.admin.tokenFile", &c.Listen.Admin.TokenFile, false},
 		{"tenants.file", &c.Tenants.File, false},
+		{"keys.postgresFile", &c.Keys.PostgresFile, false},
 		{"policy.dir", &c.Policy.Dir, true},
 		{"cacheIsolation.keyFile", &c.CacheIsolation.KeyFile, false},
 		{"prices.file", &c.Prices.File, false},
@@ -164,6 +165,11 @@ func (c *Config) resolvePaths(dir string) {
 		resolve(p.value)
 	}
 	resolve(&c.Ledger.Path)
+	resolve(&c.Keys.Path)
+	resolve(&c.Keys.RevokedFile)
+	if c.Keys.UsedFile != noUsedFile {
+		resolve(&c.Keys.UsedFile)
+	}
 	resolve(&c.DecisionLog.Path)
 }
 

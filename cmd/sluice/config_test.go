@@ -79,6 +79,7 @@ func TestLoadConfigFull(t *testing.T) {
 			ClientWrite: 4 * time.Second, IdleConnection: 5 * time.Second, ResponseBytes: 2 * MiB, EventBytes: MiB,
 		},
 		Tenants: TenantsConfig{File: in("tenants.yaml")},
+		Keys:    KeysConfig{RevokedFile: in("revoked"), UsedFile: "none", PostgresFile: in("ledger.dsn"), MaxStale: time.Hour, WarnBefore: 24 * time.Hour},
 		Policy: PolicyConfig{
 			Dir: in("policies"), AllowEmpty: true, Headers: []string{"x-team"}, LabelPrincipals: []string{"key:k1"}, Classes: []string{"fast", "slow"},
 			DefaultClass: "slow", DefaultMaxTokens: 100, Claims: map[string]string{"department": "string", "roles": "list(string)"},

@@ -374,6 +374,7 @@ func (v *validator) files() {
 			v.readable(p)
 		}
 	}
+	v.keys()
 	v.ledger()
 	secrets := []configPath{{"listen.admin.tokenFile", &v.cfg.Listen.Admin.TokenFile, false}}
 	for i := range v.cfg.Pools {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicegate/sluice/gateway"
+	"github.com/sluicegate/sluice/tenancy/authn"
 	"github.com/sluicegate/sluice/tenancy/chargeback"
 )
 
@@ -32,6 +33,10 @@ type lasting struct {
 	// process alone, so that nobody can compute a salt from a tenant's name.
 	spareKey []byte
 	log      *slog.Logger
+	// keys are those in force, whatever the generation; nil before the first one. closeKeys gives back what
+	// they were read from.
+	keys      *authn.Live
+	closeKeys func() error
 }
 
 func newLasting(cfg *Config, now time.Time, log *slog.Logger) (*lasting, error) {
@@ -58,6 +63,11 @@ func (l *lasting) generation(cfg *Config, old *generation, now time.Time) (*gene
 	if err != nil {
 		return nil, err
 	}
+	if l.keys == nil {
+		if l.keys, l.closeKeys, err = newLiveKeys(cfg, docs.directory, l.log); err != nil {
+			return nil, err
+		}
+	}
 	models, err := gateway.NewModels(gatewayModels(cfg, l.created))
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the models: %w", err)
@@ -67,7 +77,7 @@ func (l *lasting) generation(cfg *Config, old *generation, now time.Time) (*gene
 		return nil, fmt.Errorf("cannot set up the tenants' metrics: %w", err)
 	}
 	g.state = &gateway.State{
-		Identifier: docs.directory, Policies: docs.policies, Models: models, Pools: l.pools, Pricer: pricer{docs.prices},
+		Identifier: l.keys.View(docs.directory), Policies: docs.policies, Models: models, Pools: l.pools, Pricer: pricer{docs.prices},
 		PolicyHeaders: cfg.Policy.Headers, LabelPrincipals: cfg.Policy.LabelPrincipals, LabelClaim: cfg.Labels.Claim,
 		CacheKey: docs.cacheKey, Generation: number,
 	}

@@ -30,6 +30,10 @@ func metricFamilies() []metricFamily {
 		{"sluice_config_generation", nil, 0},
 		{"sluice_config_last_reload_successful", nil, 0},
 		{"sluice_config_loaded_timestamp_seconds", nil, 0},
+		{"sluice_keys", []string{"state"}, 0},
+		{"sluice_keys_source_failing", []string{"source"}, 0},
+		{"sluice_keys_source_failures_total", []string{"source"}, 0},
+		{"sluice_keys_stale_seconds", nil, 0},
 		{"sluice_http_requests_total", []string{"route", "method", "status", "dialect"}, 0},
 		{"sluice_http_framing_rejections_total", []string{"reason"}, 0},
 		{"sluice_http_request_duration_seconds", []string{"route"}, duration},
@@ -132,7 +136,7 @@ func metricFamilies() []metricFamily {
 // there are, or a round number above.
 var fixedLabels = map[string]int{
 	"route": 7, "method": 8, "status": 24, "dialect": 2, "phase": 6, "code": 16, "reason": 16, "decision": 4, "unit": 6,
-	"percentile": 2, "result": 5, "state": 5, "source": 5, "shape": 10, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 5,
+	"percentile": 2, "result": 5, "state": 5, "source": 5, "shape": 10, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 6,
 	"sluice_degraded/reason":             4,
 	"sluice_route_tokenizer_shape/state": 3, "sluice_route_tokenize_breaker/state": 3,
 	"sluice_content_scans_total/status": 4, "sluice_content_detector_failures_total/reason": 2,

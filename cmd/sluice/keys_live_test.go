@@ -1,0 +1,272 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicegate/sluice/tenancy/authn"
+	"github.com/sluicegate/sluice/tenancy/ledger/ledgertest"
+)
+
+// withinASecond is what is promised for a revocation on every gateway.
+const withinASecond = time.Second
+
+// keys runs `sluice keys` and returns what it prints.
+func (r *reloading) keys(args ...string) string {
+	r.Helper()
+	var out, errs bytes.Buffer
+	if code := execute(r.Context(), time.Now, append([]string{"keys"}, args...), strings.NewReader(""), &out, &errs); code != exitOK {
+		r.Fatalf("keys %s: exit code %d\n%s", strings.Join(args, " "), code, errs.String())
+	}
+	return strings.TrimSpace(out.String())
+}
+
+// statusOf asks a gateway for its models.
+func statusOf(t *testing.T, a *app, key string) int {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.baseURL()+"/v1/models", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+key)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode
+}
+
+// until asks gateways until all of them answer with the status, and fails if that takes longer than is promised.
+func until(t *testing.T, since time.Time, status int, key string, gateways ...*app) {
+	t.Helper()
+	for i, a := range gateways {
+		for got := 0; got != status; {
+			got = statusOf(t, a, key)
+			if late := time.Since(since); got != status && late > withinASecond {
+				t.Fatalf("gateway %d answers %d after %v, want %d", i, got, late, status)
+			}
+		}
+	}
+	t.Logf("after %v", time.Since(since).Round(time.Millisecond))
+}
+
+func keyIDIn(t *testing.T, key string) string {
+	t.Helper()
+	id, ok := authn.KeyIDOf(key)
+	if !ok {
+		t.Fatal("a key has no id")
+	}
+	return id
+}
+
+// A key is refused within a second of `keys revoke`, whatever else keeps the gateway from loading anything, and
+// the others work on.
+func TestRevocationWhateverIsBroken(t *testing.T) {
+	for name, spoil := range map[string]func(r *reloading){
+		"nothing":     func(*reloading) {},
+		"a policy":    func(r *reloading) { r.policy("bad.yaml", "kind: AdmissionPolicy\n  nonsense") },
+		"the prices":  func(r *reloading) { edit(r.T, filepath.Join(r.d.dir, "prices.yaml"), "input: 500000", "input: free") },
+		"the config":  func(r *reloading) { editConfig(r.d.dir, "ledgre: {}\n") },
+		"a restart":   func(r *reloading) { edit(r.T, filepath.Join(r.d.dir, "sluice.yaml"), "level: warn", "level: info") },
+		"the tenants": func(r *reloading) { edit(r.T, filepath.Join(r.d.dir, "tenants.yaml"), "tier: gold", "teir: gold") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := startReloading(t, func(dir string) { editConfig(dir, "reload: { poll: 1h }\n") })
+			spoil(r)
+			if status, page := r.reload(); (status == 200) != (name == "nothing") {
+				t.Fatalf("the reload: %d %+v", status, page)
+			}
+			key := r.d.keys["acme"]
+			if got := statusOf(t, r.a, key); got != 200 {
+				t.Fatalf("before: %d", got)
+			}
+			file := filepath.Join(r.d.dir, "sluice.yaml")
+			r.keys("revoke", "-c", file, keyIDIn(t, key), "--reason", "lost")
+			until(t, time.Now(), 401, key, r.a)
+			if got := statusOf(t, r.a, r.d.keys["globex"]); got != 200 {
+				t.Errorf("another key: %d", got)
+			}
+			// It is not the reload that did it.
+			if page := r.status(); name != "nothing" && page.Generation != 1 {
+				t.Errorf("generation %d is in force", page.Generation)
+			}
+			if failing := strings.Contains(r.readyz(), "keys_failing"); failing != (name == "the tenants") {
+				t.Errorf("keys_failing is %v: %s", failing, r.readyz())
+			}
+			r.wantMetrics(`sluice_keys{state="revoked"} 1`, `sluice_auth_failures_total{reason="revoked"} 1`)
+		})
+	}
+}
+
+// A new key, a rotation and a disabled tenant take effect beside a reload that is refused, too.
+func TestKeysChangeBesideARefusedReload(t *testing.T) {
+	r := startReloading(t, func(dir string) { editConfig(dir, "reload: { poll: 1h }\n") })
+	r.policy("bad.yaml", "kind: AdmissionPolicy\n  nonsense")
+	if status, _ := r.reload(); status != 409 {
+		t.Fatalf("the reload: %d", status)
+	}
+	tenants := filepath.Join(r.d.dir, "tenants.yaml")
+	key := r.keys("create", "--tenants", tenants, "--tenant", "acme", "--operation", "chat")
+	until(t, time.Now(), 403, key, r.a) // it is known, but not for this operation
+	key = r.keys("create", "--tenants", tenants, "--tenant", "acme", "--model", "other-*")
+	until(t, time.Now(), 200, key, r.a)
+	r.d.keys["other models"] = key
+	if got, _ := r.ask("other models"); got != 404 {
+		t.Errorf("a key for other models: %d", got)
+	}
+	key = r.d.keys["acme"]
+	fresh := r.keys("rotate", "--tenants", tenants, keyIDIn(t, key), "--overlap", "0s")
+	start := time.Now()
+	until(t, start, 401, key, r.a)
+	until(t, start, 200, fresh, r.a)
+	edit(t, tenants, "id: globex\n", "id: globex\n    disabled: true\n")
+	until(t, time.Now(), 403, r.d.keys["globex"], r.a)
+	if got := statusOf(t, r.a, r.d.keys["initech"]); got != 200 {
+		t.Errorf("another tenant: %d", got)
+	}
+}
+
+// twoGateways serve with the same files, each with a ledger of its own.
+func twoGateways(t *testing.T, more string) (*reloading, *app) {
+	t.Helper()
+	r := startReloading(t, func(dir string) { editConfig(dir, more) })
+	second := *r.d.cfg
+	second.Ledger.Path = filepath.Join(r.d.dir, "second.db")
+	return r, serveApp(t, &second, newLogger(r.log, LogConfig{Level: "info", Format: "text"}))
+}
+
+// Keys in a database that two gateways share: a new one works on both within a second, and one that is revoked or
+// rotated away is refused by both within a second, while neither can load its policies.
+func TestRevocationOnEveryGateway(t *testing.T) {
+	for name, more := range map[string]func(t *testing.T) string{
+		"SQLite": func(*testing.T) string { return "keys: { path: keys.db }\n" },
+		"PostgreSQL": func(t *testing.T) string {
+			file := filepath.Join(t.TempDir(), "keys.dsn")
+			if err := os.WriteFile(file, []byte(keysDatabase(t)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return "keys: { postgresFile: " + file + " }\n"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, second := twoGateways(t, more(t))
+			r.policy("bad.yaml", "kind: AdmissionPolicy\n  nonsense")
+			if status, _ := r.reload(); status != 409 {
+				t.Fatalf("the reload: %d", status)
+			}
+			file := filepath.Join(r.d.dir, "sluice.yaml")
+			key := r.keys("create", "-c", file, "--tenant", "globex", "--name", "shared")
+			until(t, time.Now(), 200, key, r.a, second)
+			fresh := r.keys("rotate", "-c", file, keyIDIn(t, key), "--overlap", "0s")
+			start := time.Now()
+			until(t, start, 401, key, r.a, second)
+			until(t, start, 200, fresh, r.a, second)
+			r.keys("revoke", "-c", file, keyIDIn(t, fresh), "--reason", "lost")
+			until(t, time.Now(), 401, fresh, r.a, second)
+			// Keys of the file work beside those of the database, and can be revoked as ever.
+			key = r.d.keys["acme"]
+			if got := statusOf(t, r.a, key); got != 200 {
+				t.Errorf("a key of the file: %d", got)
+			}
+			r.keys("revoke", "-c", file, keyIDIn(t, key))
+			until(t, time.Now(), 401, key, r.a, second)
+			var list []listedKey
+			if err := json.Unmarshal([]byte(r.keys("list", "-c", file, "--format", "json")), &list); err != nil {
+				t.Fatal(err)
+			}
+			states := make(map[string]int)
+			for _, k := range list {
+				states[k.Where+" "+k.State]++
+				if k.ID == keyIDIn(t, fresh) && (k.Reason != "lost" || k.RevokedBy == "" || k.RotatedFrom == "" || k.Revoked == nil) {
+					t.Errorf("listed as %+v", k)
+				}
+			}
+			if states["database expired"] != 1 || states["database revoked"] != 1 || states["file revoked"] != 1 || states["file active"] != 2 {
+				t.Errorf("listed: %v", states)
+			}
+		})
+	}
+}
+
+// keysDatabase makes a PostgreSQL database of the test's own and returns its connection string.
+func keysDatabase(t *testing.T) string {
+	t.Helper()
+	dsn, err := keysServer(t).Database()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dsn
+}
+
+func keysServer(t *testing.T) *ledgertest.Server {
+	t.Helper()
+	s, err := ledgertest.New()
+	if errors.Is(err, ledgertest.ErrNotInstalled) && !ledgertest.Required() {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// While the database is away the keys that are known work on and the list of revoked credentials still holds;
+// when it is back, so is the promise.
+func TestKeysWithoutTheirDatabase(t *testing.T) {
+	server := keysServer(t)
+	dsn, err := server.Database()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dsnFile := filepath.Join(t.TempDir(), "keys.dsn")
+	if err := os.WriteFile(dsnFile, []byte(dsn), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := startReloading(t, func(dir string) { editConfig(dir, "keys: { postgresFile: "+dsnFile+" }\n") })
+	file := filepath.Join(r.d.dir, "sluice.yaml")
+	first := r.keys("create", "-c", file, "--tenant", "globex")
+	second := r.keys("create", "-c", file, "--tenant", "globex")
+	until(t, time.Now(), 200, second, r.a)
+	server.Kill()
+	soon(t, "the failure is told", stackPatience, func() bool { return strings.Contains(r.readyz(), "keys_failing") })
+	r.wantMetrics(`sluice_keys_source_failing{source="database"} 1`, `sluice_degraded{part="keys",reason="failing"} 1`)
+	if got := statusOf(t, r.a, first); got != 200 {
+		t.Errorf("a known key: %d", got)
+	}
+	var out, errs bytes.Buffer
+	code := execute(t.Context(), time.Now, []string{"keys", "revoke", "-c", file, keyIDIn(t, first)}, strings.NewReader(""), &out, &errs)
+	if code != exitFailed || !strings.Contains(errs.String(), "revoke it again when the database answers") {
+		t.Errorf("exit code %d\n%s", code, errs.String())
+	}
+	until(t, time.Now(), 401, first, r.a)
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "the database is followed", stackPatience, func() bool { return !strings.Contains(r.readyz(), "keys_failing") })
+	r.keys("revoke", "-c", file, keyIDIn(t, second))
+	until(t, time.Now(), 401, second, r.a)
+}
+
+// A gateway that can't read its keys does not start, and says why without showing what it must not.
+func TestServeNeedsItsKeys(t *testing.T) {
+	r := startReloading(t)
+	file := filepath.Join(r.d.dir, "keys.dsn")
+	if err := os.WriteFile(file, []byte("postgres://u:hunter2@127.0.0.1:1/keys?connect_timeout=1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := *r.d.cfg
+	cfg.Keys.PostgresFile, cfg.Ledger.Path = file, filepath.Join(r.d.dir, "second.db")
+	_, err := newApp(&cfg, newLogger(r.log, LogConfig{Level: "info", Format: "text"}))
+	if err == nil || !strings.Contains(err.Error(), "cannot open the keys in PostgreSQL") || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("got %v", err)
+	}
+}
