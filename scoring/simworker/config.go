@@ -74,6 +74,10 @@ type Config struct {
 	FaultAPI bool
 	// KeepRequests is how many received requests Requests remembers.
 	KeepRequests int
+	// Account, if set, is called once for each request that the engine took,
+	// before the worker counts it as ended (Stats.Open). It must be safe for
+	// concurrent use.
+	Account func(Account)
 
 	// Log receives what the worker has to say. nil discards it. Bodies and
 	// prompts are never logged.

@@ -239,8 +239,8 @@ func (s *streamWriter) fail(ctx context.Context, err error) {
 
 // done ends the stream.
 func (s *streamWriter) done() {
-	if !s.fault.NoDone {
-		_, _ = s.rw.Write([]byte("data: [DONE]\n\n"))
+	if !s.fault.NoDone && s.err == nil {
+		_, s.err = s.rw.Write([]byte("data: [DONE]\n\n"))
 	}
 	_ = s.flush()
 }

@@ -29,6 +29,8 @@ type generation struct {
 	promptTokens []int
 	// opened is set once the role events of a chat's stream are out.
 	opened bool
+	// whole is set once the answer is written to its end.
+	whole bool
 }
 
 // choice is one text of a generation.
@@ -74,7 +76,13 @@ func (w *Worker) serveGenerate(rw http.ResponseWriter, r *http.Request, body []b
 		return
 	}
 	g.fault = fault
-	defer w.core.abandon(g.call)
+	defer func() {
+		w.core.abandon(g.call)
+		if w.cfg.Account != nil {
+			u := g.usage()
+			w.cfg.Account(Account{RequestID: r.Header.Get("X-Request-Id"), Prompt: u.prompt, Cached: u.cached, Output: u.completion, Whole: g.whole})
+		}
+	}()
 	if g.p.stream {
 		g.serveStream(r.Context(), rw)
 	} else {
@@ -271,7 +279,8 @@ func (g *generation) serveWhole(r *http.Request, rw http.ResponseWriter) {
 		}
 		dropConnection(rw)
 	}
-	_, _ = rw.Write(body)
+	_, err := rw.Write(body)
+	g.whole = err == nil
 }
 
 // fail answers an error, unless nobody is left to read it.
@@ -319,6 +328,7 @@ func (g *generation) serveStream(ctx context.Context, rw http.ResponseWriter) {
 		s.event(f.usage(g.usage()))
 	}
 	s.done()
+	g.whole = s.err == nil && !g.fault.NoDone
 }
 
 // relay writes the events of a batch of tokens: one for each, however many

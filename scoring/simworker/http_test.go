@@ -3,6 +3,7 @@ package simworker
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -492,5 +493,53 @@ func TestNoTopic(t *testing.T) {
 	w := startWorker(t, func(cfg *Config) { cfg.NoTopic = true })
 	if _, body := send(t, newRequest(t, http.MethodGet, w.URL()+"/kv_event_sources", "")); !strings.Contains(body, `"topic":""`) {
 		t.Errorf("event sources %s; want the empty topic", body)
+	}
+}
+
+// Each request that the engine took is accounted for once, whatever its end, with
+// the counts that its usage shows or would have shown.
+func TestRequestsAreAccountedFor(t *testing.T) {
+	accounts := make(chan Account, 10)
+	w := startWorker(t, func(c *Config) {
+		c.EnablePromptTokensDetails = true
+		c.Account = func(a Account) { accounts <- a }
+	})
+	ask := func(id, body string) {
+		t.Helper()
+		r := newRequest(t, http.MethodPost, w.URL()+"/v1/chat/completions", body)
+		r.Header.Set("X-Request-Id", id)
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		_, _ = io.Copy(io.Discard, resp.Body) // may be cut short
+	}
+	long := longText("", 100)
+	prompt := len(long) + templateTokens
+	for _, c := range []struct {
+		id, extra string
+		fault     Fault
+		want      Account
+	}{
+		{"whole", `,"max_tokens":3,"n":2`, Fault{}, Account{Prompt: prompt, Output: 6, Whole: true}},
+		{"stream", `,"max_tokens":3,"stream":true`, Fault{}, Account{Prompt: prompt, Cached: prompt / 32 * 32, Output: 3, Whole: true}},
+		{"cut", `,"max_tokens":3,"stream":true`, Fault{DropAfterEvents: 2}, Account{Prompt: prompt, Cached: prompt / 32 * 32, Output: 1}},
+		{"half", `,"max_tokens":3`, Fault{DropAfterEvents: 1}, Account{Prompt: prompt, Cached: prompt / 32 * 32, Output: 3}},
+		{"refused", `,"max_tokens":-3`, Fault{}, Account{}},
+	} {
+		w.SetFault(c.fault)
+		ask(c.id, chatBody(long, c.extra))
+		if c.want == (Account{}) {
+			continue
+		}
+		c.want.RequestID = c.id
+		if got := <-accounts; got != c.want {
+			t.Errorf("got %+v, want %+v", got, c.want)
+		}
+	}
+	waitIdle(t, w)
+	if n := len(accounts); n != 0 {
+		t.Errorf("%d accounts too many", n)
 	}
 }

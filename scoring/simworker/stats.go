@@ -41,3 +41,15 @@ type ReceivedRequest struct {
 	Header http.Header
 	Body   []byte
 }
+
+// Account is what one request came to, by the worker's own count.
+type Account struct {
+	// RequestID is the X-Request-Id that it came with, or empty.
+	RequestID string
+	// Prompt, Cached and Output are the tokens of its usage: of all choices, as
+	// far as they were generated when it ended.
+	Prompt, Cached, Output int
+	// Whole says that the answer was written to its end. Whether it arrived, a
+	// worker doesn't know.
+	Whole bool
+}
