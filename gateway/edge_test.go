@@ -60,7 +60,7 @@ func TestWorkerGetsItsOwnCredential(t *testing.T) {
 	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
 	r := newRig(t, []string{worker.URL()})
 	r.chat(chatBody).Answer()
-	if got := worker.Next(t).Header.Get("Authorization"); got != "Bearer worker-key" {
+	if got := worker.Next(t).Header.Get("Authorization"); got != "Bearer "+workerKey {
 		t.Errorf("the worker got the authorization %q", got)
 	}
 }

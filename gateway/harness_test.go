@@ -21,12 +21,18 @@ import (
 	"github.com/sluicegate/sluice/ratelimit"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/tenancy"
+	"github.com/sluicegate/sluice/tenancy/secretstest"
 )
 
 // patience bounds every wait of these tests: what takes longer never comes.
 const patience = 10 * time.Second
 
-const goodKey = "slk_test_secret"
+// The secrets of a rig. No test may find one in its log or in a row.
+const (
+	goodKey   = "slk_test_MarkedKeyOfTheCallerOfTheseTests"
+	workerKey = "MarkedKeyOfTheWorkersOfTheseTests"
+	cacheKey  = "a key of thirty-two bytes or more"
+)
 
 // rig is a whole gateway on a real listener, with doubles for its parts.
 type rig struct {
@@ -108,8 +114,8 @@ func newRig(t testing.TB, workers []string, opts ...rigOption) *rig {
 			}
 			return &tenancy.Principal{Kind: "api_key", ID: "key:test", KeyID: "test", Tenant: r.tenant}, nil
 		}),
-		Policies: r.decider, Models: models, Pools: map[string]Pool{"p": {APIKey: "worker-key"}},
-		CacheKey: []byte("a key of thirty-two bytes or more"), Generation: 1,
+		Policies: r.decider, Models: models, Pools: map[string]Pool{"p": {APIKey: workerKey}},
+		CacheKey: []byte(cacheKey), Generation: 1,
 	}
 	for _, alter := range r.alter {
 		alter(st)
@@ -121,12 +127,32 @@ func newRig(t testing.TB, workers []string, opts ...rigOption) *rig {
 	for _, swap := range r.swap {
 		swap(&parts)
 	}
+	if _, ok := t.(*testing.T); ok {
+		parts.Log = r.keepSecrets(parts.Log)
+	}
 	r.g, err = New(cfg, parts, st)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.serve()
 	return r
+}
+
+// keepSecrets looks for secrets in what a test has logged, at any level, and in its
+// rows, when it has ended.
+func (r *rig) keepSecrets(log *slog.Logger) *slog.Logger {
+	secrets := new(secretstest.Secrets)
+	secrets.Add("the caller's key", strings.TrimPrefix(goodKey, "slk_test_"))
+	secrets.Add("the worker's key", workerKey)
+	secrets.Add("the key of the caches", cacheKey)
+	r.t.Cleanup(func() {
+		for _, row := range r.ledger.all() {
+			for _, found := range secrets.Find(fmt.Appendf(nil, "%+v", *row)) {
+				r.t.Errorf("row %s: %s", row.ID, found)
+			}
+		}
+	})
+	return secrets.Log(r.t, log)
 }
 
 func (r *rig) serve() {

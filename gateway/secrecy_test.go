@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
 	"github.com/sluicegate/sluice/policy"
+	"github.com/sluicegate/sluice/tenancy"
 )
 
 // lockedBuffer is a log that several goroutines write.
@@ -92,5 +95,67 @@ func TestLogHoldsNoText(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// loud panics with what it was given, as a bug in a part may.
+type loud struct {
+	Classifier
+	Meter
+	Ledger
+	in string // the part that panics
+}
+
+func (l *loud) Classify(ctx context.Context, r *ClassifyRequest) policy.Content {
+	if l.in == "classifier" {
+		panic(errors.New(string(r.Body)))
+	}
+	return policy.Content{ScanStatus: "complete"}
+}
+
+func (l *loud) Observe(s *Summary) {
+	if l.in == "meter" {
+		panic(goodKey)
+	}
+	l.Meter.Observe(s)
+}
+
+func (l *loud) Record(ctx context.Context, row *tenancy.Row) error {
+	if l.in == "ledger" {
+		panic(fmt.Sprint(row, goodKey))
+	}
+	return l.Ledger.Record(ctx, row)
+}
+
+// TestPanicsHoldNoText: a panic's value may be anything, and nobody is told it. The
+// log has the place.
+func TestPanicsHoldNoText(t *testing.T) {
+	body := `{"model":"m","messages":[{"role":"user","content":"MarkedPrompt"}],"stream":`
+	for _, in := range []string{"classifier", "meter", "ledger"} {
+		for _, stream := range []string{"false}", "true}"} {
+			t.Run(in+" "+stream, func(t *testing.T) {
+				out, part := &lockedBuffer{}, &loud{in: in}
+				r := newRig(t, []string{gatewaytest.NewWorker(t, gatewaytest.Chat("a")).URL()},
+					withPolicies(t, bound("scans", "Audit", scanning)),
+					withState(func(st *State) { st.Classifier = part }),
+					withParts(func(p *Parts) {
+						part.Meter, part.Ledger = p.Meter, p.Ledger
+						p.Meter, p.Ledger = part, part
+						p.Log = slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+					}))
+				resp, text := r.chat(body + stream).Answer()
+				r.idle()
+				said := out.String()
+				if !strings.Contains(said, "panic") {
+					t.Errorf("the log does not tell of the panic:\n%s", said)
+				}
+				said += fmt.Sprint(resp.Header) + text
+				for _, mark := range []string{"MarkedPrompt", goodKey} {
+					if strings.Contains(said, mark) {
+						t.Errorf("%s is told:\n%s", mark, said)
+					}
+				}
+			})
+		}
 	}
 }
