@@ -36,6 +36,7 @@ type relay struct {
 	off        int    // how much of out was handed over
 	hideUsage  bool   // the client didn't ask for the usage chunk
 	done       bool   // the terminal mark has come
+	mark       []byte // the terminal mark, held back until the row is durable
 	hasToken   bool   // out holds the first token
 	tokenSeen  bool
 	lastByteAt time.Time
@@ -204,6 +205,9 @@ func (r *relay) relayEvents() error {
 }
 
 func (r *relay) relayEvent(ev sse.Event) {
+	if r.done {
+		return // the answer is whole, whatever else is sent
+	}
 	if len(ev.Data) == 0 {
 		r.out = append(r.out, ev.Raw...)
 		return
@@ -217,7 +221,8 @@ func (r *relay) relayEvent(ev sse.Event) {
 	case flags&openai.Malformed != 0:
 		r.ex.malformed++
 	case flags&openai.Done != 0:
-		r.done = true
+		r.done, r.mark = true, append(r.mark, ev.Raw...)
+		return
 	case flags&openai.UsageChunk != 0 && r.hideUsage:
 		return
 	}
@@ -253,8 +258,8 @@ var (
 	errInterrupted = errors.New("the request was interrupted")
 )
 
-// complete settles a stream that came whole. The client sees the end of the
-// response only after its row is durable.
+// complete settles a stream that came whole. The client sees the terminal mark,
+// which is the end to most, and that of the response only after its row is durable.
 func (r *relay) complete() {
 	if r.hasToken {
 		r.hasToken = false
@@ -264,13 +269,14 @@ func (r *relay) complete() {
 	r.ex.finish(ending{
 		outcome: tenancy.OutcomeCompleted, status: fasthttp.StatusOK, charge: r.ex.finalCharge(r.stream.Usage()),
 	})
+	r.out = append(r.out, r.mark...)
 }
 
 // fail ends a stream that has begun and can't be completed.
 func (r *relay) fail(err error) {
 	ex := r.ex
 	switch {
-	case ex.gone.Load() && r.done:
+	case r.done:
 		r.complete()
 	case ex.gone.Load():
 		r.end = io.ErrClosedPipe
