@@ -393,9 +393,21 @@ func (v *validator) files() {
 	}
 }
 
-// isMissing reports whether an error is that of a file that can't be opened, which files reports.
+// isMissing reports whether an error is that of a file that can't be opened or read, which files reports.
 func isMissing(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)
+	_, ok := errors.AsType[*fs.PathError](err)
+	return ok
+}
+
+// secret reports whether the file that a key names holds nothing but a secret. What is given for such a key
+// may be the secret itself, by mistake, so no error shows it unless it is the name of a file.
+func (p configPath) secret() bool {
+	for _, end := range []string{"okenFile", "eyFile", "postgresFile", "asswordFile"} {
+		if strings.HasSuffix(p.key, end) {
+			return true
+		}
+	}
+	return false
 }
 
 // readable records an error unless p can be opened and is of its kind.
@@ -405,6 +417,11 @@ func (v *validator) readable(p configPath) {
 		what := "file"
 		if p.isDir {
 			what = "folder"
+		}
+		exists := errors.Is(err, errIrregular) || errors.Is(err, fs.ErrPermission)
+		if pe, ok := errors.AsType[*fs.PathError](err); ok && p.secret() && !exists {
+			v.errorf(p.key, "cannot read the file: %v; should be the name of a file that holds the secret, not the secret", pe.Err)
+			return
 		}
 		v.errorf(p.key, "cannot read the %s: %v", what, err)
 		return
