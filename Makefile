@@ -66,6 +66,22 @@ race: native testdata ## run every test under the race detector
 	$(call say,race $(RACE))
 	@$(GO) test -race -shuffle=on $(RACE)
 
+# `make crash KILLS=500 SEED=1`.
+KILLS ?= 100
+SEED ?=
+
+.PHONY: crash
+crash: native ## kill a whole gateway KILLS times under load and reconcile its books each time
+	$(call say,crash: $(KILLS) kills for each database)
+	@SLUICE_TEST_SERVICES=required SLUICE_TEST_KILLS=$(KILLS) SLUICE_TEST_SEED=$(SEED) \
+	  $(GO) test -count=1 -timeout 120m -v -run '^TestKilledUnderLoad$$' ./cmd/sluice
+
+.PHONY: replicas
+replicas: native ## two gateways before 200 clients for a minute, one ledger, reconciled to the token
+	$(call say,replicas)
+	@SLUICE_TEST_SERVICES=required SLUICE_TEST_SECONDS=60 SLUICE_TEST_SEED=$(SEED) \
+	  $(GO) test -count=1 -timeout 30m -v -run '^TestReplicas' ./cmd/sluice
+
 .PHONY: native-test
 native-test: native ## run the tests of the Rust half of the tokenizer
 	$(call say,native tests)
@@ -121,6 +137,11 @@ e2e-isolation: build ## who shares the prefix caches of two real vLLM workers (d
 bench-engine: build ## routers before two real vLLM workers on CPU, under GuideLLM (13 GB of disk; docs/0011)
 	$(call say,routers before real engines)
 	@deploy/bench/engine.sh
+
+.PHONY: bench-ledger
+bench-ledger: native ## rows a second into the ledger beside a gateway that serves, for a minute on each database
+	$(call say,the ledger beside the gateway)
+	@deploy/bench/ledger.sh
 
 # `make bench-arena ARENA='-workloads mixed -loads 80 -reps 1'`; docs/0012-bench-arena.md has the flags.
 ARENA ?=

@@ -16,7 +16,7 @@ import (
 )
 
 // postgresLedger starts a server and returns a file that names a database of it.
-func postgresLedger(t *testing.T) (server *ledgertest.Server, file string) {
+func postgresLedger(t testing.TB) (server *ledgertest.Server, file string) {
 	t.Helper()
 	server, err := ledgertest.New()
 	if errors.Is(err, ledgertest.ErrNotInstalled) && !ledgertest.Required() {

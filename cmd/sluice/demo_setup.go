@@ -52,6 +52,8 @@ type demo struct {
 type demoOptions struct {
 	public, admin string  // addresses
 	timeScale     float64 // of the workers
+	// worker changes each worker's configuration; nil: it stays.
+	worker func(*simworker.Config)
 }
 
 // newDemo starts the workers and writes the files. Close ends and removes them.
@@ -110,6 +112,9 @@ func (d *demo) startWorkers(opts demoOptions, log *slog.Logger) error {
 		cfg.EventsAddr, cfg.ReplayAddr = "127.0.0.1:0", "127.0.0.1:0"
 		cfg.EnablePromptTokensDetails, cfg.FaultAPI, cfg.Log = true, true, log
 		cfg.MaxModelLen = demoContext
+		if opts.worker != nil {
+			opts.worker(&cfg)
+		}
 		worker, err := simworker.Start(cfg, tok)
 		if err != nil {
 			return fmt.Errorf("cannot start the simulated worker %s: %w", w.name, err)

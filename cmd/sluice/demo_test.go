@@ -18,6 +18,7 @@ import (
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
 	"github.com/sluicegate/sluice/scoring/simworker"
 	"github.com/sluicegate/sluice/tenancy"
+	"github.com/sluicegate/sluice/tenancy/secretstest"
 )
 
 // stackPatience bounds every wait of these tests.
@@ -40,10 +41,11 @@ func TestDemoTour(t *testing.T) {
 
 // startStack runs the demo's platform for a test: real workers, a real ledger,
 // the gateway as `serve` wires it. change, if given, edits the configuration.
-func startStack(t *testing.T, change ...func(*Config)) (*demo, *app) {
+func startStack(t testing.TB, change ...func(*Config)) (*demo, *app) {
 	t.Helper()
 	var diag bytes.Buffer
-	log := newLogger(&diag, LogConfig{Level: "warn", Format: "text"})
+	secrets := new(secretstest.Secrets)
+	log := secrets.Log(t, newLogger(&diag, LogConfig{Level: "warn", Format: "text"}))
 	d, err := newDemo(demoOptions{public: "127.0.0.1:0", admin: "127.0.0.1:0", timeScale: 0.1}, log)
 	if err != nil {
 		t.Fatal(err)
@@ -56,15 +58,18 @@ func startStack(t *testing.T, change ...func(*Config)) (*demo, *app) {
 			t.Log(diag.String())
 		}
 	})
+	addKeys(secrets, d)
 	for _, f := range change {
 		f(d.cfg)
 	}
-	return d, serveApp(t, d.cfg, log)
+	a := serveApp(t, d.cfg, log)
+	t.Cleanup(func() { noSecretTold(t, secrets, a) }) // while it still serves
+	return d, a
 }
 
 // serveApp runs a gateway for a test and waits until it knows the demo's
 // workers and what they hold.
-func serveApp(t *testing.T, cfg *Config, log *slog.Logger, opts ...appOption) *app {
+func serveApp(t testing.TB, cfg *Config, log *slog.Logger, opts ...appOption) *app {
 	t.Helper()
 	a, err := newApp(cfg, log, opts...)
 	if err != nil {

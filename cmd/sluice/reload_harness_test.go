@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/sluicegate/sluice/tenancy/secretstest"
 )
 
 // quota is a policy that limits what acme may ask for in an hour, and a rule that refuses a model family,
@@ -75,7 +77,8 @@ type reloading struct {
 func startReloading(t *testing.T, edit ...func(dir string)) *reloading {
 	t.Helper()
 	r := &reloading{T: t, hangups: make(chan struct{}, 1), log: &syncBuffer{}}
-	log := newLogger(r.log, LogConfig{Level: "info", Format: "text"})
+	secrets := new(secretstest.Secrets)
+	log := secrets.Log(t, newLogger(r.log, LogConfig{Level: "info", Format: "text"}))
 	var err error
 	r.d, err = newDemo(demoOptions{public: "127.0.0.1:0", admin: "127.0.0.1:0", timeScale: 0.1}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -96,7 +99,9 @@ func startReloading(t *testing.T, edit ...func(dir string)) *reloading {
 	if r.d.cfg, _, err = LoadConfig(file); err != nil {
 		t.Fatal(err)
 	}
+	addKeys(secrets, r.d)
 	r.a = serveApp(t, r.d.cfg, log, reloadFrom(file, r.hangups))
+	t.Cleanup(func() { noSecretTold(t, secrets, r.a) })
 	r.tour = newTour(r.d, r.a, io.Discard)
 	return r
 }

@@ -140,6 +140,16 @@ func (s *Server) Stop() {
 	os.RemoveAll(s.dir)
 }
 
+// Dump is all that a database holds, as pg_dump writes it.
+func (s *Server) Dump(database string) ([]byte, error) {
+	cmd := s.command("pg_dump", "-h", s.dir, "-U", "sluice", database)
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("pg_dump: %w", err)
+	}
+	return out, nil
+}
+
 // DSN is the connection string of a database: one word.
 func (s *Server) DSN(database string) string {
 	q := url.Values{"host": {s.dir}, "user": {"sluice"}, "sslmode": {"disable"}}
