@@ -82,7 +82,9 @@ type exchange struct {
 	overhead        time.Duration
 	dispatched      time.Time // when the last attempt was written
 	firstToken      time.Time
-	began           bool // the ledger knows that a worker may have it
+	work            work          // the present attempt's share of its worker's time
+	gpuTime         time.Duration // of the attempts that have ended
+	began           bool          // the ledger knows that a worker may have it
 	relay           *relay
 	unary           []byte
 	unaryUsage      openai.Usage

@@ -82,7 +82,9 @@ func unavailableBecause(err error) *rejection {
 // attempt.
 func (ex *exchange) setReservation(res *scoring.Reservation) {
 	if ex.res != nil {
-		ex.res.Done(time.Now(), scoring.WorkerFailed)
+		now := time.Now()
+		ex.endWork(now)
+		ex.res.Done(now, scoring.WorkerFailed)
 	}
 	ex.res = res
 }
@@ -228,6 +230,7 @@ func (ex *exchange) markDispatched() {
 		ex.overhead = now.Sub(ex.start)
 	}
 	ex.dispatched = now
+	ex.beginWork(now)
 	ex.phase = tenancy.PhasePrefill
 	if !ex.req.Stream {
 		ex.phase = tenancy.PhaseResponse

@@ -65,6 +65,8 @@ func DefaultConfig() Config {
 type Pool struct {
 	// APIKey is sent to the pool's workers as a bearer token, if not empty.
 	APIKey string
+	// GPUs is how many each of the pool's workers computes with; 0 counts as 1.
+	GPUs int
 }
 
 // State is one generation of what reloads together: the policies and all that
@@ -129,6 +131,7 @@ type Gateway struct {
 	log    *slog.Logger
 
 	rehearsals rehearsals
+	work       *workClock
 
 	draining atomic.Bool
 	stopping atomic.Bool
@@ -146,7 +149,7 @@ func New(cfg Config, parts Parts, st *State) (*Gateway, error) {
 	}
 	g := &Gateway{
 		cfg: cfg, parts: parts, watch: watch, log: parts.Log,
-		ups: newUpstreams(cfg.Connect, cfg.WorkerTLS), byRoute: make(map[*route]*atomic.Int64),
+		ups: newUpstreams(cfg.Connect, cfg.WorkerTLS), byRoute: make(map[*route]*atomic.Int64), work: newWorkClock(),
 	}
 	for _, r := range allRoutes {
 		g.byRoute[r] = new(atomic.Int64)

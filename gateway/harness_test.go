@@ -229,6 +229,11 @@ func (r *rig) idle() {
 			r.t.Errorf("worker %s is left with %d requests and %d tokens ahead", w.Worker.Name, w.InFlight, w.Ahead)
 		}
 	}
+	r.g.work.mu.Lock()
+	if n := len(r.g.work.workers); n != 0 {
+		r.t.Errorf("the GPU time of requests at %d workers is still being measured", n)
+	}
+	r.g.work.mu.Unlock()
 	if n := r.meter.reserved.Load(); n != 0 {
 		r.t.Errorf("%d tokens are left reserved", n)
 	}

@@ -108,6 +108,7 @@ func (ex *exchange) finish(end ending) {
 	}
 	ex.dropUpstream()
 	now := time.Now()
+	ex.endWork(now)
 	if ex.res != nil {
 		// Several texts are decoded at once, so their sum says nothing of the time.
 		if u := end.charge.usage; u.Known && ex.req.Choices() == 1 && ex.req.PromptCount == 1 {
@@ -134,6 +135,7 @@ func (ex *exchange) finish(end ending) {
 func (ex *exchange) release() {
 	if p := recover(); p != nil {
 		ex.logPanic(p)
+		ex.endWork(time.Now())
 		for _, r := range ex.reserved {
 			r.lease.Settle(time.Now(), nil) // nothing, if it has been settled
 		}
@@ -211,7 +213,7 @@ func (ex *exchange) row(end *ending, now time.Time) *tenancy.Row {
 		RequestedModel: ex.requested, Status: end.status, ErrorCode: end.code,
 		Outcome: end.outcome, Phase: ex.phase, Attempts: len(ex.attempts),
 		InputTokens: u.Input, OutputTokens: u.Output, ReasoningTokens: min(u.Reasoning, u.Output),
-		Start: ex.start, Duration: now.Sub(ex.start),
+		Start: ex.start, Duration: now.Sub(ex.start), GPUTime: ex.gpuTime,
 	}
 	if end.outcome == tenancy.OutcomeCompleted {
 		row.Phase = tenancy.PhaseDone

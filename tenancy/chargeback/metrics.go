@@ -1,10 +1,14 @@
 package chargeback
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
+	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,10 +19,19 @@ import (
 // otherLabel stands for every value that is not exported by name.
 const otherLabel = "other"
 
+// maxLabel is how many bytes a label's value may have.
+const maxLabel = 128
+
 // MetricsConfig says which label values TenantMetrics may export.
 type MetricsConfig struct {
-	// Tenants and Models are exported by name; all others are "other".
+	// Tenants and Models are exported by name; all others are "other", but for
+	// those of Top.
 	Tenants, Models []string
+	// Top is how many further tenants are exported by name: those that use most.
+	Top int
+	// Known are the tenants that there are, nil for any. One that is not known
+	// any more has no series.
+	Known map[string]bool
 	// Currencies are those of the price table.
 	Currencies []string
 	// MaxSeries is the hard cap on exported series, default 10,000. Pairs of
@@ -44,11 +57,17 @@ func (c MetricsConfig) perPair() int {
 	return len(statusClasses) + len(tokenKinds) + 1 + len(c.Currencies) + 1
 }
 
+// fixed is how many series there are whatever the tenants: the folds, what
+// retired series had counted, the changes of names, how far the ledger is.
+func (c MetricsConfig) fixed() int {
+	return foldSeries + 1 + len(tokenKinds) + len(c.Currencies) + 1 + 1 + positionSeries
+}
+
 // pairs is how many pairs may be exported by name and as "other", the pair of
 // others included.
 func (c MetricsConfig) pairs() int {
-	all := (len(c.Tenants) + 1) * (len(c.Models) + 1)
-	return min(all, (c.maxSeries()-foldSeries)/c.perPair())
+	all := (len(c.Tenants) + c.Top + 1) * (len(c.Models) + 1)
+	return min(all, (c.maxSeries()-c.fixed())/c.perPair())
 }
 
 func (c MetricsConfig) maxSeries() int {
@@ -59,7 +78,26 @@ func (c MetricsConfig) maxSeries() int {
 }
 
 // SeriesBound is the most series this configuration can ever export.
-func (c MetricsConfig) SeriesBound() int { return foldSeries + c.pairs()*c.perPair() }
+func (c MetricsConfig) SeriesBound() int { return c.fixed() + c.pairs()*c.perPair() }
+
+// FitsLabel reports whether a name can be a label's value: text of at most 128
+// bytes without control characters, and not the word for all others.
+func FitsLabel(name string) bool { return unfit(name) == "" }
+
+// unfit says what keeps a name from being a label's value.
+func unfit(name string) string {
+	switch {
+	case name == "" || !utf8.ValidString(name):
+		return "is empty or no UTF-8 text"
+	case len(name) > maxLabel:
+		return fmt.Sprintf("is longer than %d bytes", maxLabel)
+	case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return "holds a control character or another one that can't be seen"
+	case name == otherLabel:
+		return fmt.Sprintf("is %q, which stands for all that are not listed; leave it out", name)
+	}
+	return ""
+}
 
 // Validate reports names that can't be label values, repeated ones, and a cap
 // that leaves no room for anything.
@@ -69,34 +107,49 @@ func (c MetricsConfig) Validate() error {
 		values []string
 	}{{"tenants", c.Tenants}, {"models", c.Models}, {"currencies", c.Currencies}} {
 		seen := make(map[string]bool)
-		for _, v := range list.values {
-			switch {
-			case v == "" || !utf8.ValidString(v):
-				return fmt.Errorf("metrics: %s has an entry that is empty or no UTF-8 text", list.what)
-			case v == otherLabel:
-				return fmt.Errorf("metrics: %s lists %q, which stands for all that are not listed; leave it out", list.what, v)
-			case seen[v]:
+		for i, v := range list.values {
+			if why := unfit(v); why != "" {
+				return fmt.Errorf("metrics: entry %d of %s %s", i+1, list.what, why)
+			}
+			if seen[v] {
 				return fmt.Errorf("metrics: %s lists %q twice", list.what, v)
 			}
 			seen[v] = true
 		}
 	}
-	if least := foldSeries + c.perPair(); c.maxSeries() < least {
+	if c.Top < 0 {
+		return fmt.Errorf("metrics: %d tenants can't be exported, should be 0 or more", c.Top)
+	}
+	if least := c.fixed() + c.perPair(); c.maxSeries() < least {
 		return fmt.Errorf("metrics: a cap of %d series is too low; the totals alone need %d", c.MaxSeries, least)
 	}
 	return nil
 }
 
-// TenantMetrics counts requests, tokens and money by tenant and model. It is a
-// prometheus.Collector. Safe for concurrent use.
+// TenantMetrics counts requests, tokens and money by tenant and model: as series
+// for whoever is exported by name, and for everybody as what Checkpoint returns.
+// One call moves both. It is a prometheus.Collector. Safe for concurrent use.
 type TenantMetrics struct {
-	requests, tokens, cost, reserved, folds *prometheus.Desc
-	foldCounts                              [foldSeries]atomic.Uint64
+	desc descs
 
-	// mu is held for reading while a table is used, so that a reconfiguration
-	// carries over everything that was counted.
-	mu    sync.RWMutex
-	table *cellTable
+	mu         sync.Mutex // protects what follows
+	cfg        MetricsConfig
+	listed     map[string]bool // the tenants of cfg.Tenants
+	models     map[string]bool
+	currencies map[string]bool
+	top        *ranking
+	pairs      map[pair]*cells // the pair of others is always there
+	retired    cells           // what series had counted that are no more
+	changes    uint64          // names that came after they were counted as others, or left
+	folds      [foldSeries]uint64
+	usage      map[usageKey]*tenancy.Totals
+	counted    tenancy.Counted
+}
+
+// descs describe the series.
+type descs struct {
+	requests, tokens, cost, reserved, folds             *prometheus.Desc
+	oldRequests, oldTokens, oldCost, changes, seq, wait *prometheus.Desc
 }
 
 const (
@@ -107,80 +160,24 @@ const (
 
 var foldNames = [foldSeries]string{"tenant", "model", "currency"}
 
-// cells are the counters of one pair of tenant and model.
+// pair are the label values of counters.
+type pair struct{ tenant, model string }
+
+var others = pair{otherLabel, otherLabel}
+
+// cells are the counters of one pair.
 type cells struct {
-	requests []atomic.Uint64 // by statusClasses
-	tokens   []atomic.Uint64 // by tokenKinds
-	cost     []atomic.Uint64 // by cellTable.currencies
-	reserved atomic.Int64
+	requests [5]uint64 // by statusClasses
+	tokens   [4]uint64 // by tokenKinds
+	cost     map[string]uint64
+	reserved int64
+	moved    *cells // where the reservations of a retired pair have gone
 }
 
-// cellTable resolves names to counters under one configuration.
-type cellTable struct {
-	cfg               MetricsConfig
-	tenants, models   []string // the last of each is "other"
-	currencies        []string // likewise
-	tenantAt, modelAt map[string]int
-	currencyAt        map[string]int
-	pairs             []atomic.Pointer[cells] // by tenant, then model
-	left              atomic.Int64            // pairs that may still be made
-	others            int                     // index of the pair of others
-}
-
-func newTable(cfg MetricsConfig) *cellTable {
-	index := func(values []string) ([]string, map[string]int) {
-		at := make(map[string]int, len(values))
-		for i, v := range values {
-			at[v] = i
-		}
-		return append(slices.Clone(values), otherLabel), at
-	}
-	t := &cellTable{cfg: cfg}
-	t.tenants, t.tenantAt = index(cfg.Tenants)
-	t.models, t.modelAt = index(cfg.Models)
-	t.currencies, t.currencyAt = index(cfg.Currencies)
-	t.pairs = make([]atomic.Pointer[cells], len(t.tenants)*len(t.models))
-	t.others = len(t.pairs) - 1
-	t.pairs[t.others].Store(t.newCells())
-	t.left.Store(int64(cfg.pairs() - 1))
-	return t
-}
-
-func (t *cellTable) newCells() *cells {
-	return &cells{
-		requests: make([]atomic.Uint64, len(statusClasses)),
-		tokens:   make([]atomic.Uint64, len(tokenKinds)),
-		cost:     make([]atomic.Uint64, len(t.currencies)),
-	}
-}
-
-// cellsOf returns the counters of a pair, made at its first use while there is
-// room, else those of the pair of others. It says which names were folded.
-func (t *cellTable) cellsOf(tenant, model string) (c *cells, foldedTenant, foldedModel bool) {
-	i, named := t.tenantAt[tenant]
-	if !named {
-		i, foldedTenant = len(t.tenants)-1, true
-	}
-	j, named := t.modelAt[model]
-	if !named {
-		j, foldedModel = len(t.models)-1, true
-	}
-	slot := &t.pairs[i*len(t.models)+j]
-	if c = slot.Load(); c != nil {
-		return c, foldedTenant, foldedModel
-	}
-	if t.left.Add(-1) < 0 {
-		t.left.Add(1)
-		if c = slot.Load(); c != nil { // somebody else has just made it
-			return c, foldedTenant, foldedModel
-		}
-		return t.pairs[t.others].Load(), true, true
-	}
-	fresh := t.newCells()
-	if !slot.CompareAndSwap(nil, fresh) {
-		t.left.Add(1)
-	}
-	return slot.Load(), foldedTenant, foldedModel
+// usageKey is what usage is summed by: by everybody's own name.
+type usageKey struct {
+	month                   time.Time // in which the rows ended
+	tenant, model, currency string
 }
 
 // NewTenantMetrics returns a collector for cfg.
@@ -188,19 +185,63 @@ func NewTenantMetrics(cfg MetricsConfig) (*TenantMetrics, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &TenantMetrics{
-		requests: prometheus.NewDesc("sluice_tenant_requests_total",
-			"Finished requests by tenant, model and class of HTTP status.", []string{"tenant", "model", "status_class"}, nil),
-		tokens: prometheus.NewDesc("sluice_tenant_tokens_total",
-			"Tokens charged, by tenant and model. input includes cached_input, output includes reasoning.", []string{"tenant", "model", "kind"}, nil),
-		cost: prometheus.NewDesc("sluice_tenant_cost_microunits_total",
-			"Cost charged, in millionths of the currency.", []string{"tenant", "model", "currency"}, nil),
-		reserved: prometheus.NewDesc("sluice_tenant_reserved_tokens",
-			"Tokens reserved by requests in flight.", []string{"tenant", "model"}, nil),
-		folds: prometheus.NewDesc("sluice_label_folds_total",
-			"Requests counted under \"other\" because the label's value is not exported by name.", []string{"label"}, nil),
-		table: newTable(cfg),
-	}, nil
+	d := prometheus.NewDesc
+	m := &TenantMetrics{
+		desc: descs{
+			requests: d("sluice_tenant_requests_total",
+				"Finished requests by tenant, model and class of HTTP status.", []string{"tenant", "model", "status_class"}, nil),
+			tokens: d("sluice_tenant_tokens_total",
+				"Tokens charged, by tenant and model. input includes cached_input, output includes reasoning.", []string{"tenant", "model", "kind"}, nil),
+			cost: d("sluice_tenant_cost_microunits_total",
+				"Cost charged, in millionths of the currency.", []string{"tenant", "model", "currency"}, nil),
+			reserved: d("sluice_tenant_reserved_tokens",
+				"Tokens reserved by requests in flight.", []string{"tenant", "model"}, nil),
+			folds: d("sluice_label_folds_total",
+				"Requests counted under \"other\" because the label's value is not exported by name.", []string{"label"}, nil),
+			oldRequests: d("sluice_tenant_retired_requests_total",
+				"What series of sluice_tenant_requests_total had counted that are no more.", nil, nil),
+			oldTokens: d("sluice_tenant_retired_tokens_total",
+				"What series of sluice_tenant_tokens_total had counted that are no more.", []string{"kind"}, nil),
+			oldCost: d("sluice_tenant_retired_cost_microunits_total",
+				"What series of sluice_tenant_cost_microunits_total had counted that are no more.", []string{"currency"}, nil),
+			changes: d("sluice_tenant_name_changes_total",
+				"Series of tenants that were retired, and names that came after they were counted as \"other\".", nil, nil),
+			seq: d("sluice_ledger_counted_seq",
+				"Place in the ledger up to which this process's rows are counted in the series of tenants.", nil, nil),
+			wait: d("sluice_ledger_counted_waiting",
+				"Rows that are counted and durable, but not in the ledger's database yet.", nil, nil),
+		},
+		top: newRanking(), pairs: make(map[pair]*cells), usage: make(map[usageKey]*tenancy.Totals),
+		retired: cells{cost: make(map[string]uint64)},
+	}
+	m.configureLocked(cfg)
+	m.pairs[others] = newCells()
+	return m, nil
+}
+
+func newCells() *cells { return &cells{cost: make(map[string]uint64)} }
+
+// positionSeries are the two that say how far the ledger is.
+const positionSeries = 2
+
+func (m *TenantMetrics) configureLocked(cfg MetricsConfig) {
+	set := func(values []string) map[string]bool {
+		s := make(map[string]bool, len(values))
+		for _, v := range values {
+			s[v] = true
+		}
+		return s
+	}
+	m.cfg, m.top.places = cfg, cfg.Top
+	m.listed, m.models, m.currencies = set(cfg.Tenants), set(cfg.Models), set(cfg.Currencies)
+}
+
+func (m *TenantMetrics) knownLocked(tenant string) bool {
+	return m.cfg.Known == nil || m.cfg.Known[tenant]
+}
+
+func (m *TenantMetrics) namedLocked(tenant string) bool {
+	return (m.listed[tenant] || m.top.members[tenant]) && m.knownLocked(tenant)
 }
 
 // Reconfigure changes the allowlists and the cap. Counters of values that stay
@@ -209,75 +250,199 @@ func (m *TenantMetrics) Reconfigure(cfg MetricsConfig) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	fresh := newTable(cfg)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	old := m.table
-	for i := range old.pairs {
-		from := old.pairs[i].Load()
-		if from == nil {
-			continue
+	m.changes += m.newNamesLocked(cfg)
+	m.configureLocked(cfg)
+	for tenant := range m.top.members {
+		if m.listed[tenant] || !m.knownLocked(tenant) {
+			delete(m.top.members, tenant)
 		}
-		a, ok := place(fresh.tenantAt, len(fresh.tenants)-1, old.tenants, i/len(old.models))
-		b, ok2 := place(fresh.modelAt, len(fresh.models)-1, old.models, i%len(old.models))
-		slot := a*len(fresh.models) + b
-		if !ok || !ok2 || slot != fresh.others && fresh.left.Add(-1) < 0 {
-			continue
-		}
-		// The same currencies keep their counters, whatever their order.
-		from.cost = fresh.costsOf(from, old)
-		fresh.pairs[slot].Store(from)
 	}
-	fresh.left.Store(max(0, fresh.left.Load()))
-	m.table = fresh
+	for _, tenant := range m.top.shrink(m.top.last) {
+		delete(m.top.members, tenant)
+	}
+	m.retireLocked()
 	return nil
 }
 
-// place finds where the i-th of the old names is in the new order; the last one
-// is "other" in both.
-func place(at map[string]int, other int, names []string, i int) (int, bool) {
-	if i == len(names)-1 {
-		return other, true
-	}
-	j, ok := at[names[i]]
-	return j, ok
-}
-
-func (t *cellTable) costsOf(from *cells, old *cellTable) []atomic.Uint64 {
-	costs := make([]atomic.Uint64, len(t.currencies))
-	for i := range from.cost {
-		if j, ok := place(t.currencyAt, len(t.currencies)-1, old.currencies, i); ok {
-			costs[j].Store(from.cost[i].Load())
+// newNamesLocked counts what cfg exports by name and may have been counted as
+// others until now.
+func (m *TenantMetrics) newNamesLocked(cfg MetricsConfig) (n uint64) {
+	for _, tenant := range cfg.Tenants {
+		if !m.namedLocked(tenant) {
+			n++
 		}
 	}
-	return costs
+	for _, model := range cfg.Models {
+		if !m.models[model] {
+			n++
+		}
+	}
+	for _, currency := range cfg.Currencies {
+		if !m.currencies[currency] {
+			n++
+		}
+	}
+	if len(m.pairs) >= m.cfg.pairs() && cfg.pairs() > m.cfg.pairs() {
+		n++ // there is room for pairs that had none
+	}
+	return n
+}
+
+// retireLocked takes away the pairs whose names are not exported any more, and
+// those that are too many.
+func (m *TenantMetrics) retireLocked() {
+	order := slices.SortedFunc(maps.Keys(m.pairs), func(a, b pair) int {
+		return cmp.Or(strings.Compare(a.tenant, b.tenant), strings.Compare(a.model, b.model))
+	})
+	left := m.cfg.pairs() - 1
+	for _, p := range order {
+		if p == others {
+			continue
+		}
+		if (p.tenant == otherLabel || m.namedLocked(p.tenant)) && (p.model == otherLabel || m.models[p.model]) && left > 0 {
+			left--
+			continue
+		}
+		c := m.pairs[p]
+		delete(m.pairs, p)
+		m.changes++
+		for i, n := range c.requests {
+			m.retired.requests[i] += n
+		}
+		for i, n := range c.tokens {
+			m.retired.tokens[i] += n
+		}
+		for currency, n := range c.cost {
+			m.retired.cost[currency] += n
+		}
+		c.moved = m.pairs[others]
+		c.moved.reserved += c.reserved
+	}
+	// What was counted in a currency that is no more stays in the sum.
+	for _, c := range m.pairs {
+		for currency, n := range c.cost {
+			if currency != otherLabel && !m.currencies[currency] {
+				delete(c.cost, currency)
+				m.retired.cost[otherLabel] += n
+				m.changes++
+			}
+		}
+	}
+	for currency, n := range m.retired.cost {
+		if currency != otherLabel && !m.currencies[currency] {
+			delete(m.retired.cost, currency)
+			m.retired.cost[otherLabel] += n
+		}
+	}
+}
+
+// cellsLocked returns the counters of a pair, made at its first use while there
+// is room, else those of the pair of others. It says which names were folded.
+func (m *TenantMetrics) cellsLocked(tenant, model string) (c *cells, foldedTenant, foldedModel bool) {
+	p := pair{tenant, model}
+	if !m.namedLocked(tenant) {
+		p.tenant, foldedTenant = otherLabel, true
+	}
+	if !m.models[model] {
+		p.model, foldedModel = otherLabel, true
+	}
+	if c = m.pairs[p]; c != nil {
+		return c, foldedTenant, foldedModel
+	}
+	if len(m.pairs) >= m.cfg.pairs() {
+		return m.pairs[others], true, true
+	}
+	c = newCells()
+	m.pairs[p] = c
+	return c, foldedTenant, foldedModel
 }
 
 // Observe counts a finished request.
 func (m *TenantMetrics) Observe(row *tenancy.Row) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	c, foldedTenant, foldedModel := m.table.cellsOf(row.Tenant, row.Model)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.observeLocked(row)
+}
+
+// Count counts rows that have become durable, in the order in which they did, and
+// notes how far the ledger's database has them.
+func (m *TenantMetrics) Count(rows []*tenancy.Row, at tenancy.Counted) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, row := range rows {
+		m.observeLocked(row)
+	}
+	m.counted = at
+}
+
+func (m *TenantMetrics) observeLocked(row *tenancy.Row) {
+	if row.Tenant == "" {
+		return
+	}
+	m.useLocked(row)
+	m.rankLocked(row)
+	c, foldedTenant, foldedModel := m.cellsLocked(row.Tenant, row.Model)
 	if foldedTenant {
-		m.foldCounts[foldTenant].Add(1)
+		m.folds[foldTenant]++
 	}
 	if foldedModel && row.Model != "" { // a request without a model has no name that could be folded
-		m.foldCounts[foldModel].Add(1)
+		m.folds[foldModel]++
 	}
-	c.requests[statusClass(row.Status)].Add(1)
+	c.requests[statusClass(row.Status)]++
 	for i, n := range [...]int64{row.InputTokens, row.CachedTokens, row.OutputTokens, row.ReasoningTokens} {
-		c.tokens[i].Add(uint64(max(0, n)))
+		c.tokens[i] += uint64(max(0, n))
 	}
 	total := row.Costs.Total()
 	if total <= 0 {
 		return
 	}
-	i, named := m.table.currencyAt[row.Currency]
-	if !named {
-		i = len(m.table.currencies) - 1
-		m.foldCounts[foldCurrency].Add(1)
+	currency := row.Currency
+	if !m.currencies[currency] {
+		currency = otherLabel
+		m.folds[foldCurrency]++
 	}
-	c.cost[i].Add(uint64(total))
+	c.cost[currency] += uint64(total)
+}
+
+// useLocked adds a row to the sums that Checkpoint returns.
+func (m *TenantMetrics) useLocked(row *tenancy.Row) {
+	key := usageKey{tenancy.Month(row.End()), row.Tenant, row.Model, row.Currency}
+	sum := m.usage[key]
+	if sum == nil {
+		sum = &tenancy.Totals{Currency: row.Currency}
+		m.usage[key] = sum
+	}
+	sum.Add(row)
+}
+
+// rankLocked sees to the tenants that are exported for what they use.
+func (m *TenantMetrics) rankLocked(row *tenancy.Row) {
+	if m.cfg.Top == 0 || m.listed[row.Tenant] {
+		return
+	}
+	at := row.End()
+	eligible := func(tenant string) bool { return !m.listed[tenant] && m.knownLocked(tenant) && FitsLabel(tenant) }
+	if !m.top.members[row.Tenant] && len(m.top.members) < m.top.places && eligible(row.Tenant) {
+		m.top.members[row.Tenant] = true
+		if m.top.scores[row.Tenant] != nil {
+			m.changes++ // it has been counted as one of the others
+		}
+	}
+	m.top.use(row.Tenant, row.InputTokens+row.OutputTokens, at)
+	if !m.top.due(at) {
+		return
+	}
+	leave, join := m.top.swaps(at, eligible)
+	for i := range leave {
+		delete(m.top.members, leave[i])
+		m.top.members[join[i]] = true
+		m.changes++
+	}
+	if len(leave) > 0 {
+		m.retireLocked()
+	}
 }
 
 // statusClass is the index of a status in statusClasses.
@@ -291,73 +456,144 @@ func statusClass(status int) int {
 // Reserved is a share of sluice_tenant_reserved_tokens that a request in flight
 // holds. The zero value holds nothing.
 type Reserved struct {
+	of     *TenantMetrics
 	cells  *cells
 	tokens int64
 }
 
 // Reserve adds to the tokens reserved by requests in flight. Release takes them
-// off again, under the same label values whatever was reconfigured meanwhile.
+// off again, from the series of "other" if that of the tenant was retired
+// meanwhile.
 func (m *TenantMetrics) Reserve(tenant, model string, tokens int64) Reserved {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	c, _, _ := m.table.cellsOf(tenant, model)
-	c.reserved.Add(tokens)
-	return Reserved{cells: c, tokens: tokens}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c, _, _ := m.cellsLocked(tenant, model)
+	c.reserved += tokens
+	return Reserved{of: m, cells: c, tokens: tokens}
 }
 
 // Release gives the share back; only the first call has an effect.
 func (r *Reserved) Release() {
-	if r.cells != nil {
-		r.cells.reserved.Add(-r.tokens)
-		r.cells = nil
+	if r.cells == nil {
+		return
 	}
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	for r.cells.moved != nil {
+		r.cells = r.cells.moved
+	}
+	r.cells.reserved -= r.tokens
+	r.cells = nil
+}
+
+// Checkpoint returns what has been counted, one for each month, in order; the
+// ledger's fields are not filled in.
+func (m *TenantMetrics) Checkpoint() []tenancy.Checkpoint {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	byMonth := make(map[time.Time]*tenancy.Checkpoint)
+	for key, sum := range m.usage {
+		c := byMonth[key.month]
+		if c == nil {
+			c = &tenancy.Checkpoint{Month: key.month}
+			byMonth[key.month] = c
+		}
+		c.Usage = append(c.Usage, tenancy.Usage{Tenant: key.tenant, Model: key.model, Totals: *sum})
+	}
+	list := make([]tenancy.Checkpoint, 0, len(byMonth))
+	for _, c := range byMonth {
+		sortUsage(c.Usage)
+		list = append(list, *c)
+	}
+	slices.SortFunc(list, func(a, b tenancy.Checkpoint) int { return a.Month.Compare(b.Month) })
+	m.forgetLocked(list)
+	return list
+}
+
+// keepMonths is for how many months after a month's end usage may still be added
+// to it: requests that run over it, and a clock that is set back.
+const keepMonths = 2
+
+// forgetLocked drops the months that a checkpoint has now for the last time.
+func (m *TenantMetrics) forgetLocked(list []tenancy.Checkpoint) {
+	if len(list) == 0 {
+		return
+	}
+	oldest := list[len(list)-1].Month.AddDate(0, -keepMonths, 0)
+	maps.DeleteFunc(m.usage, func(k usageKey, _ *tenancy.Totals) bool { return k.month.Before(oldest) })
+}
+
+func sortUsage(list []tenancy.Usage) {
+	slices.SortFunc(list, func(a, b tenancy.Usage) int {
+		return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(a.Model, b.Model), strings.Compare(a.Currency, b.Currency))
+	})
 }
 
 // SeriesBound is the most series the present configuration can ever export.
 func (m *TenantMetrics) SeriesBound() int {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.table.cfg.SeriesBound()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cfg.SeriesBound()
 }
 
 // Describe implements prometheus.Collector.
 func (m *TenantMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.requests, m.tokens, m.cost, m.reserved, m.folds} {
-		ch <- d
+	d := &m.desc
+	for _, desc := range []*prometheus.Desc{
+		d.requests, d.tokens, d.cost, d.reserved, d.folds, d.oldRequests, d.oldTokens, d.oldCost, d.changes, d.seq, d.wait,
+	} {
+		ch <- desc
 	}
 }
 
 // Collect implements prometheus.Collector. A series appears once its pair of
-// tenant and model was seen.
+// tenant and model was seen. All of them are of one moment.
 func (m *TenantMetrics) Collect(ch chan<- prometheus.Metric) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	for _, metric := range m.collect() {
+		ch <- metric // without the lock: rows don't wait for a reader
+	}
+}
+
+func (m *TenantMetrics) collect() (list []prometheus.Metric) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d := &m.desc
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+		list = append(list, prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...))
 	}
-	t := m.table
-	for i := range t.pairs {
-		c := t.pairs[i].Load()
-		if c == nil {
-			continue
-		}
-		tenant, model := t.tenants[i/len(t.models)], t.models[i%len(t.models)]
-		for k := range c.requests {
-			if n := c.requests[k].Load(); n > 0 {
-				counter(m.requests, n, tenant, model, statusClasses[k])
+	gauge := func(d *prometheus.Desc, v int64, labels ...string) {
+		list = append(list, prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...))
+	}
+	for p, c := range m.pairs {
+		for k, n := range c.requests {
+			if n > 0 {
+				counter(d.requests, n, p.tenant, p.model, statusClasses[k])
 			}
 		}
-		for k := range c.tokens {
-			counter(m.tokens, c.tokens[k].Load(), tenant, model, tokenKinds[k])
+		for k, n := range c.tokens {
+			counter(d.tokens, n, p.tenant, p.model, tokenKinds[k])
 		}
-		for k := range c.cost {
-			if n := c.cost[k].Load(); n > 0 {
-				counter(m.cost, n, tenant, model, t.currencies[k])
-			}
+		for currency, n := range c.cost {
+			counter(d.cost, n, p.tenant, p.model, currency)
 		}
-		ch <- prometheus.MustNewConstMetric(m.reserved, prometheus.GaugeValue, float64(c.reserved.Load()), tenant, model)
+		gauge(d.reserved, c.reserved, p.tenant, p.model)
 	}
-	for k := range m.foldCounts {
-		counter(m.folds, m.foldCounts[k].Load(), foldNames[k])
+	for k, n := range m.folds {
+		counter(d.folds, n, foldNames[k])
 	}
+	var requests uint64
+	for _, n := range m.retired.requests {
+		requests += n
+	}
+	counter(d.oldRequests, requests)
+	for k, n := range m.retired.tokens {
+		counter(d.oldTokens, n, tokenKinds[k])
+	}
+	for currency, n := range m.retired.cost {
+		counter(d.oldCost, n, currency)
+	}
+	counter(d.changes, m.changes)
+	gauge(d.seq, m.counted.Seq)
+	gauge(d.wait, m.counted.Waiting)
+	return list
 }

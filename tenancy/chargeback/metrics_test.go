@@ -2,13 +2,17 @@ package chargeback
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"pgregory.net/rapid"
 
 	"github.com/sluicegate/sluice/tenancy"
 )
@@ -99,7 +103,7 @@ sluice_tenant_tokens_total{kind="reasoning",model="qwen",tenant="other"} 1
 	}
 	held.Release()
 	held.Release()
-	if got := m.table.pairs[0].Load().reserved.Load(); got != 0 {
+	if got := m.pairs[pair{"acme", "qwen"}].reserved; got != 0 {
 		t.Errorf("%d tokens stay reserved", got)
 	}
 }
@@ -136,7 +140,8 @@ func TestSeriesBoundHolds(t *testing.T) {
 		{Tenants: names("t", 3), Models: names("m", 2), Currencies: []string{"USD", "EUR"}},
 		{Tenants: names("t", 50), Models: names("m", 20), Currencies: []string{"USD"}},
 		{Tenants: names("t", 50), Models: names("m", 20), MaxSeries: 300},
-		{Tenants: names("t", 5), Models: names("m", 5), MaxSeries: 14},
+		{Tenants: names("t", 5), Models: names("m", 5), MaxSeries: 23},
+		{Tenants: names("t", 5), Top: 7, Models: names("m", 5), MaxSeries: 400},
 	} {
 		m := newMetrics(t, cfg)
 		bound := m.SeriesBound()
@@ -159,21 +164,253 @@ func TestSeriesBoundHolds(t *testing.T) {
 		if got := series(t, m); got > bound {
 			t.Errorf("%d series, bound %d, of %+v", got, bound, cfg)
 		}
-		var requests, cost uint64
-		for i := range m.table.pairs {
-			if c := m.table.pairs[i].Load(); c != nil {
-				for k := range c.requests {
-					requests += c.requests[k].Load()
-				}
-				for k := range c.cost {
-					cost += c.cost[k].Load()
-				}
-			}
-		}
-		if requests != workers*each || cost != 8*workers*each {
-			t.Errorf("%d requests and %d micro-units counted of %d and %d", requests, cost, workers*each, 8*workers*each)
+		requests, _, cost := counted(m)
+		if requests != workers*each || cost[""] != 8*workers*each {
+			t.Errorf("%d requests and %d micro-units counted of %d and %d", requests, cost[""], workers*each, 8*workers*each)
 		}
 	}
+}
+
+// counted sums what all series have, and what retired ones had: requests, tokens
+// by kind, cost by currency; under "" that of all currencies.
+func counted(m *TenantMetrics) (requests uint64, tokens [4]uint64, cost map[string]uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	cost = make(map[string]uint64)
+	add := func(c *cells) {
+		for _, n := range c.requests {
+			requests += n
+		}
+		for i, n := range c.tokens {
+			tokens[i] += n
+		}
+		for currency, n := range c.cost {
+			cost[currency] += n
+			cost[""] += n
+		}
+	}
+	for _, c := range m.pairs {
+		add(c)
+	}
+	add(&m.retired)
+	return requests, tokens, cost
+}
+
+// TestNobodyIsFoldedWhileThereIsRoom: many who use the same pairs for the first
+// time at once get the series that there is room for.
+func TestNobodyIsFoldedWhileThereIsRoom(t *testing.T) {
+	cfg := MetricsConfig{Tenants: []string{"a", "b"}, Models: []string{"m"}}
+	cfg.MaxSeries = cfg.fixed() + 3*cfg.perPair() // two pairs and that of the others
+	for range 200 {
+		m := newMetrics(t, cfg)
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() { m.Observe(row([]string{"a", "b"}[i%2], "m", 200)) })
+		}
+		wg.Wait()
+		for _, tenant := range cfg.Tenants {
+			if c := m.pairs[pair{tenant, "m"}]; c == nil || c.requests[0] != 4 {
+				t.Fatalf("tenant %s has %+v, want its 4 requests", tenant, c)
+			}
+		}
+		if m.folds[foldTenant] != 0 {
+			t.Fatalf("%d requests were folded", m.folds[foldTenant])
+		}
+	}
+}
+
+// TestRemovedTenantInFlight: a tenant that is removed while it has a request in
+// flight leaves the series, and neither that request's end nor a scrape in
+// between brings it back.
+func TestRemovedTenantInFlight(t *testing.T) {
+	cfg := MetricsConfig{Tenants: []string{"acme"}, Top: 1, Models: []string{"m"}, Known: map[string]bool{"acme": true, "globex": true}}
+	for _, tenant := range []string{"acme", "globex"} { // listed, and by its usage
+		m := newMetrics(t, cfg)
+		scrape := func() string {
+			reg := prometheus.NewPedanticRegistry()
+			reg.MustRegister(m)
+			families, err := reg.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return fmt.Sprint(families)
+		}
+		m.Observe(row(tenant, "m", 200))
+		held := m.Reserve(tenant, "m", 7)
+		if !strings.Contains(scrape(), tenant) {
+			t.Fatalf("%s has no series", tenant)
+		}
+		left := cfg
+		left.Known = map[string]bool{"initech": true}
+		if err := m.Reconfigure(left); err != nil {
+			t.Fatal(err)
+		}
+		if text := scrape(); strings.Contains(text, tenant) {
+			t.Errorf("after its removal: %s", text)
+		}
+		held.Release()
+		m.Observe(row(tenant, "m", 200)) // the end of what was in flight
+		if text := scrape(); strings.Contains(text, tenant) {
+			t.Errorf("after the end of its request: %s", text)
+		}
+		if got := m.pairs[others].reserved; got != 0 {
+			t.Errorf("%d tokens stay reserved", got)
+		}
+		if c := m.pairs[pair{otherLabel, "m"}]; c.requests[0] != 1 {
+			t.Errorf("the last request was counted as %+v", c)
+		}
+	}
+}
+
+// TestTopTenants: places go to those that use most, and change seldom.
+func TestTopTenants(t *testing.T) {
+	start := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	at := start
+	m := newMetrics(t, MetricsConfig{Tenants: []string{"listed"}, Top: 2, Models: []string{"m"}})
+	use := func(tenant string, tokens int64) {
+		m.Observe(&tenancy.Row{Tenant: tenant, Model: "m", Status: 200, InputTokens: tokens, Start: at})
+	}
+	members := func() string { return strings.Join(slices.Sorted(maps.Keys(m.top.members)), " ") }
+	check := func(when, want string) {
+		t.Helper()
+		if got := members(); got != want {
+			t.Fatalf("%s: %s, want %s", when, got, want)
+		}
+	}
+	use("listed", 1_000_000)
+	use("a", 100)
+	check("the first to come has a place", "a")
+	use("b", 100)
+	use("c", 100_000)
+	use("bad\nname", 1_000_000)
+	check("there is no place left, and no hurry", "a b")
+	if m.changes != 0 {
+		t.Errorf("%d changes of names", m.changes)
+	}
+	at = at.Add(9 * time.Minute)
+	use("c", 1)
+	check("after nine minutes", "a b")
+	at = at.Add(time.Minute)
+	use("a", 50)
+	check("after ten, the weakest gives way", "a c")
+	if got := m.retired.tokens[0]; got != 100 || m.changes == 0 {
+		t.Errorf("the retired series had %d tokens, %d changes; want b's 100", got, m.changes)
+	}
+	at = at.Add(rankEvery)
+	use("b", 100) // 201 against 152: not one and a half times
+	check("a little more is not enough", "a c")
+	at = at.Add(rankEvery)
+	use("b", 500)
+	at = at.Add(rankEvery)
+	use("c", 1)
+	check("enough", "b c")
+	at = at.Add(100 * halfLife)
+	use("d", 10)
+	check("who uses nothing any more gives way", "c d")
+	if got := len(m.top.scores); got > 4 {
+		t.Errorf("%d tenants are remembered", got)
+	}
+	at = start
+	use("e", 1)
+	check("a clock that was set back changes nothing", "c d")
+	at = at.Add(rankEvery)
+	use("e", 1_000_000)
+	check("and is waited for no longer", "c e")
+	if err := m.Reconfigure(MetricsConfig{Tenants: []string{"c"}, Top: 1, Models: []string{"m"}}); err != nil {
+		t.Fatal(err)
+	}
+	check("who is listed needs no place", "e")
+	if c := m.pairs[pair{"c", "m"}]; c == nil || c.tokens[0] != 1 {
+		t.Errorf("who is listed now goes on from %+v", c)
+	}
+	if err := m.Reconfigure(MetricsConfig{Models: []string{"m"}}); err != nil {
+		t.Fatal(err)
+	}
+	check("no places", "")
+	if len(m.pairs) != 2 {
+		t.Errorf("%d pairs are left: %v", len(m.pairs), m.pairs)
+	}
+}
+
+// TestPropertySeriesEqualUsage: whatever is counted and reconfigured, the series
+// with what retired ones had sum to what the checkpoints say, which sum to the
+// rows; and the bound holds.
+func TestPropertySeriesEqualUsage(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		names := func(prefix string, n int) *rapid.Generator[[]string] {
+			return rapid.Custom(func(t *rapid.T) []string {
+				return rapid.SliceOfNDistinct(rapid.Map(rapid.IntRange(0, n), func(i int) string { return fmt.Sprint(prefix, i) }), 0, n, rapid.ID).Draw(t, prefix)
+			})
+		}
+		config := rapid.Custom(func(t *rapid.T) MetricsConfig {
+			return MetricsConfig{
+				Tenants: names("t", 4).Draw(t, "tenants"), Models: names("m", 2).Draw(t, "models"), Top: rapid.IntRange(0, 3).Draw(t, "top"),
+				Currencies: names("C", 2).Draw(t, "currencies"), MaxSeries: rapid.IntRange(60, 300).Draw(t, "cap"),
+			}
+		})
+		m, err := NewTenantMetrics(config.Draw(t, "config"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := time.Date(2026, 3, 31, 20, 0, 0, 0, time.UTC)
+		want := tenancy.Totals{}
+		var held []Reserved
+		var reserved int64
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			at = at.Add(time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "pause")))
+			tenant, model := fmt.Sprint("t", rapid.IntRange(0, 8).Draw(t, "tenant")), fmt.Sprint("m", rapid.IntRange(0, 3).Draw(t, "model"))
+			switch rapid.IntRange(0, 5).Draw(t, "what") {
+			case 0:
+				if err := m.Reconfigure(config.Draw(t, "config")); err != nil {
+					t.Fatal(err)
+				}
+			case 1:
+				n := rapid.Int64Range(1, 100).Draw(t, "reserved")
+				held, reserved = append(held, m.Reserve(tenant, model, n)), reserved+n
+			case 2:
+				if len(held) > 0 {
+					reserved -= held[0].tokens
+					held[0].Release()
+					held = held[1:]
+				}
+			default:
+				r := row(tenant, model, 100*rapid.IntRange(0, 6).Draw(t, "status"))
+				r.Start, r.Currency = at, fmt.Sprint("C", rapid.IntRange(0, 3).Draw(t, "currency"))
+				r.InputTokens += rapid.Int64Range(0, 5000).Draw(t, "tokens")
+				m.Count([]*tenancy.Row{r}, tenancy.Counted{})
+				want.Add(r)
+			}
+		}
+		sum := tenancy.Totals{}
+		for _, c := range m.Checkpoint() {
+			for _, u := range c.Usage {
+				sum.Rows += u.Rows
+				sum.InputTokens += u.InputTokens
+				sum.CachedTokens += u.CachedTokens
+				sum.OutputTokens += u.OutputTokens
+				sum.ReasoningTokens += u.ReasoningTokens
+				sum.Costs = sum.Costs.Add(u.Costs)
+			}
+		}
+		if sum != want {
+			t.Fatalf("checkpoints sum to %+v, the rows to %+v", sum, want)
+		}
+		requests, tokens, cost := counted(m)
+		if requests != uint64(want.Rows) || cost[""] != uint64(want.Costs.Total()) ||
+			tokens != [4]uint64{uint64(want.InputTokens), uint64(want.CachedTokens), uint64(want.OutputTokens), uint64(want.ReasoningTokens)} {
+			t.Fatalf("series count %d, %v, %v; the rows are %+v", requests, tokens, cost, want)
+		}
+		var gauge int64
+		for _, c := range m.pairs {
+			gauge += c.reserved
+		}
+		if gauge != reserved {
+			t.Fatalf("%d tokens reserved in the series, %d in truth", gauge, reserved)
+		}
+		if got := len(m.collect()); got > m.SeriesBound() {
+			t.Fatalf("%d series, bound %d", got, m.SeriesBound())
+		}
+	})
 }
 
 func TestReconfigure(t *testing.T) {
@@ -184,6 +421,9 @@ func TestReconfigure(t *testing.T) {
 	held := m.Reserve("leaves", "m", 5)
 	if err := m.Reconfigure(MetricsConfig{Tenants: []string{"comes", "stays"}, Models: []string{"n", "m"}, Currencies: []string{"USD"}}); err != nil {
 		t.Fatal(err)
+	}
+	if got := m.pairs[others].reserved; got != 5 {
+		t.Errorf("%d tokens of the tenant that has left are reserved by others, want 5", got)
 	}
 	held.Release()
 	m.Observe(row("stays", "m", 200))
@@ -201,8 +441,11 @@ sluice_tenant_reserved_tokens{model="m",tenant="comes"} 0
 sluice_tenant_reserved_tokens{model="m",tenant="other"} 0
 sluice_tenant_reserved_tokens{model="m",tenant="stays"} 0
 sluice_tenant_reserved_tokens{model="other",tenant="other"} 0
+# HELP sluice_tenant_retired_cost_microunits_total What series of sluice_tenant_cost_microunits_total had counted that are no more.
+# TYPE sluice_tenant_retired_cost_microunits_total counter
+sluice_tenant_retired_cost_microunits_total{currency="USD"} 8
 `
-	if err := testutil.CollectAndCompare(m, strings.NewReader(want), "sluice_tenant_cost_microunits_total", "sluice_tenant_reserved_tokens"); err != nil {
+	if err := testutil.CollectAndCompare(m, strings.NewReader(want), "sluice_tenant_retired_cost_microunits_total", "sluice_tenant_cost_microunits_total", "sluice_tenant_reserved_tokens"); err != nil {
 		t.Error(err)
 	}
 	before := m.SeriesBound()
@@ -225,11 +468,15 @@ func TestBadMetricsConfig(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", cfg, err, want)
 		}
 	}
-	f(MetricsConfig{Tenants: []string{""}}, "tenants has an entry that is empty")
-	f(MetricsConfig{Models: []string{"\xff"}}, "models has an entry")
-	f(MetricsConfig{Models: []string{"other"}}, `models lists "other"`)
+	f(MetricsConfig{Tenants: []string{"a", ""}}, "entry 2 of tenants is empty")
+	f(MetricsConfig{Models: []string{"\xff"}}, "entry 1 of models is empty or no UTF-8 text")
+	f(MetricsConfig{Tenants: []string{"a\nb"}}, "entry 1 of tenants holds a control character")
+	f(MetricsConfig{Tenants: []string{"a\u200bb"}}, "entry 1 of tenants holds a control character or another one that can't be seen")
+	f(MetricsConfig{Models: []string{strings.Repeat("m", 129)}}, "entry 1 of models is longer than 128 bytes")
+	f(MetricsConfig{Models: []string{"other"}}, `entry 1 of models is "other", which stands for all`)
+	f(MetricsConfig{Top: -1}, "-1 tenants can't be exported")
 	f(MetricsConfig{Currencies: []string{"USD", "USD"}}, `currencies lists "USD" twice`)
-	f(MetricsConfig{MaxSeries: 13}, "too low; the totals alone need 14")
+	f(MetricsConfig{MaxSeries: 13}, "too low; the totals alone need 23")
 }
 
 func BenchmarkObserve(b *testing.B) {

@@ -2,11 +2,9 @@ package ledger
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/sluicegate/sluice/tenancy"
@@ -18,6 +16,10 @@ type store interface {
 	// an error none is known to be durable; one for which errors.As finds a
 	// *rowError is about a row, any other about the database.
 	commit(ctx context.Context, rows []*tenancy.Row) ([]result, error)
+	// seq is the highest place that a commit has given a row, 0 before the first.
+	seq() int64
+	// checkpoint notes what this process has counted as of the rows that are there.
+	checkpoint(ctx context.Context, list []tenancy.Checkpoint) error
 	close() error
 }
 
@@ -104,24 +106,11 @@ func (l *Ledger) fates(rows []*tenancy.Row, results []result) ([]fate, error) {
 // refuse keeps a row that the database will not have where finance finds it, as
 // one line of JSON.
 func (l *Ledger) refuse(row *tenancy.Row, why error) error {
-	line, err := json.Marshal(struct {
-		At    time.Time
-		Error string
-		Row   *tenancy.Row
-	}{time.Now().UTC(), why.Error(), row})
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(l.path+"-refused", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return explain(err)
-	}
-	_, err = f.Write(append(line, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if err := appendRefused(l.path, &RefusedRow{At: time.Now().UTC(), Error: why.Error(), Row: row}); err != nil {
 		return explain(fmt.Errorf("cannot keep a refused row: %w", err))
 	}
 	l.opts.Log.LogAttrs(context.Background(), slog.LevelError, "the ledger refuses a row; it is kept in the file of refused rows",
-		slog.String("file", l.path+"-refused"), slog.String("id", row.ID), slog.Any("error", why))
+		slog.String("file", refusedFile(l.path)), slog.String("id", row.ID), slog.Any("error", why))
 	return nil
 }
 

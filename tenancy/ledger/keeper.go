@@ -29,6 +29,9 @@ type keeper struct {
 	pause   time.Duration
 	retry   *time.Timer
 	closing bool
+
+	notes           *time.Timer // for what is counted
+	unnoted, noting int         // rows that were counted since the last note, and that the one under way has
 }
 
 // job is one transaction.
@@ -38,6 +41,8 @@ type job struct {
 	fates   []fate
 	err     error
 	took    time.Duration
+	// checkpoints are noted in place of rows.
+	checkpoints []tenancy.Checkpoint
 }
 
 // maxPause is between two attempts at a database that fails.
@@ -46,6 +51,7 @@ const maxPause = 5 * time.Second
 func newKeeper(l *Ledger) *keeper {
 	k := &keeper{l: l, jobs: make(chan *job), results: make(chan *job, 1), retry: time.NewTimer(0), pause: l.opts.Retry}
 	k.retry.Stop()
+	k.notes = time.NewTimer(l.opts.NoteEvery)
 	return k
 }
 
@@ -63,6 +69,7 @@ func (k *keeper) run() {
 	}
 	for k.step() {
 	}
+	k.lastNote()
 	cancel()
 	close(k.jobs)
 	<-done
@@ -75,7 +82,11 @@ func (k *keeper) run() {
 func (k *keeper) commits(ctx context.Context) {
 	for j := range k.jobs {
 		start := time.Now()
-		j.fates, j.err = k.l.commit(ctx, j.rows)
+		if j.checkpoints != nil {
+			j.err = k.l.store.checkpoint(ctx, j.checkpoints)
+		} else {
+			j.fates, j.err = k.l.commit(ctx, j.rows)
+		}
 		j.took = time.Since(start)
 		k.results <- j
 	}
@@ -103,6 +114,10 @@ func (k *keeper) step() bool {
 		k.finish(j)
 	case <-k.retry.C:
 		k.again()
+	case <-k.notes.C:
+		k.note()
+	case <-k.l.noteSoon:
+		k.note()
 	case <-k.l.hurry:
 		k.last()
 		return false
@@ -152,6 +167,10 @@ var errSlow = errors.New("the database does not answer in time")
 
 // finish takes the end of a transaction.
 func (k *keeper) finish(j *job) {
+	if j.checkpoints != nil {
+		k.noted(j)
+		return
+	}
 	k.busy = nil
 	k.l.lastCommit.Store(int64(j.took))
 	if j.err != nil {
@@ -162,24 +181,36 @@ func (k *keeper) finish(j *job) {
 	}
 	k.l.batches.Add(1)
 	k.pause = k.l.opts.Retry
+	k.count(j)
 	for i, f := range j.fates {
-		k.l.count(f)
 		if j.entries != nil && !j.entries[i].answered {
 			k.l.intents.end(j.rows[i].ID)
 			j.entries[i].answer(f.err)
 		}
 	}
 	k.letGo()
-	if j.entries == nil {
-		if err := k.l.spool.stored(); err != nil {
-			k.l.opts.Log.Error("cannot remove a file of the ledger's spool; its rows are stored", "path", k.l.path, "error", err)
-		}
-	}
 	if k.settled() {
 		k.recovered()
 		return
 	}
 	k.again()
+}
+
+// count counts what a transaction has brought, before anybody is told of it.
+func (k *keeper) count(j *job) {
+	var fresh []*tenancy.Row
+	for i, f := range j.fates {
+		k.l.count(f)
+		if j.entries != nil && !j.entries[i].answered && f.err == nil {
+			fresh = append(fresh, j.rows[i])
+		}
+	}
+	if j.entries == nil {
+		if err := k.l.spool.stored(); err != nil {
+			k.l.opts.Log.Error("cannot remove a file of the ledger's spool; its rows are stored", "path", k.l.path, "error", err)
+		}
+	}
+	k.tell(fresh)
 }
 
 // letGo drops the held rows that have been answered.
@@ -262,6 +293,7 @@ func (k *keeper) spill(batch []*entry) {
 		return
 	}
 	k.l.spooled.Add(uint64(len(left)))
+	k.tell(rows)
 	for _, e := range left {
 		k.l.intents.end(e.row.ID)
 		e.answer(nil)

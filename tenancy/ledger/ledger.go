@@ -38,6 +38,10 @@ type Options struct {
 	SyncIntents bool
 	// Gateway is the name of this replica, which rows keep.
 	Gateway string
+	// Counter counts the rows that become durable; nil for none. What it has counted
+	// is noted in the database every NoteEvery, by default a minute, and by Close.
+	Counter   Counter
+	NoteEvery time.Duration
 	// Log receives recoveries, outages and refused rows; nil discards them.
 	Log *slog.Logger
 
@@ -64,6 +68,9 @@ func (o Options) withDefaults() Options {
 	if o.Spool == 0 {
 		o.Spool = 256 << 20
 	}
+	if o.NoteEvery <= 0 {
+		o.NoteEvery = time.Minute
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -72,8 +79,8 @@ func (o Options) withDefaults() Options {
 
 // Stats are totals since Open and what is pending.
 type Stats struct {
-	// Process names this run in the rows that it stores.
-	Process string
+	// Gateway and Process name the replica and this run in the rows that it makes.
+	Gateway, Process string
 	// Rows came into the database, in Batches commits; Duplicates were there
 	// before.
 	Rows, Batches, Duplicates uint64
@@ -109,9 +116,10 @@ type Ledger struct {
 
 	recovered int
 
-	closed  atomic.Bool
-	hurry   chan struct{} // closed when Close waits no more
-	stopped chan struct{} // closed when the keeper has ended
+	closed   atomic.Bool
+	hurry    chan struct{} // closed when Close waits no more
+	noteSoon chan struct{} // asks for a note of what is counted
+	stopped  chan struct{} // closed when the keeper has ended
 
 	// sick is why rows can't be made durable, nil while they can.
 	sick    atomic.Pointer[error]
@@ -148,7 +156,7 @@ func open(path string, opts Options, connect func(l *Ledger) error) (_ *Ledger, 
 	opts = opts.withDefaults()
 	l := &Ledger{
 		path: path, opts: opts, intake: newIntake(opts.Queue), process: rand.Text(),
-		hurry: make(chan struct{}), stopped: make(chan struct{}),
+		hurry: make(chan struct{}), stopped: make(chan struct{}), noteSoon: make(chan struct{}),
 	}
 	defer func() {
 		if err != nil {
@@ -326,6 +334,7 @@ func (l *Ledger) Snapshot(ctx context.Context) (*Snapshot, error) { return l.rea
 // Stats returns current figures.
 func (l *Ledger) Stats() Stats {
 	return Stats{
+		Gateway:     l.opts.Gateway,
 		Process:     l.process,
 		Rows:        l.rows.Load(),
 		Batches:     l.batches.Load(),

@@ -109,7 +109,16 @@ var migrations = []string{
 	WHEN OLD.csv_sha256 <> '' OR NEW.month <> OLD.month OR NEW.from_ns <> OLD.from_ns OR NEW.to_ns <> OLD.to_ns
 	BEGIN SELECT RAISE(ABORT, 'a closed month can''t be changed'); END;
 	CREATE TRIGGER closed_months_delete BEFORE DELETE ON closed_months WHEN OLD.csv_sha256 <> ''
-	BEGIN SELECT RAISE(ABORT, 'a closed month stays closed'); END;`,
+	BEGIN SELECT RAISE(ABORT, 'a closed month stays closed'); END;
+	CREATE TABLE usage_checkpoints (
+		process TEXT NOT NULL,
+		month   INTEGER NOT NULL,
+		gateway TEXT NOT NULL,
+		seq     INTEGER NOT NULL,
+		at_ns   INTEGER NOT NULL,
+		counted TEXT NOT NULL,
+		PRIMARY KEY (process, month)
+	) STRICT;`,
 }
 
 // migrate brings the schema up to date, each step in a transaction of its own

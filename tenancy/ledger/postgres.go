@@ -32,20 +32,22 @@ type postgres struct {
 	pool     *pgxpool.Pool
 	migrated atomic.Bool
 	closed   closedMonths // as of the last look; the database refuses rows where that is old
+	last     atomic.Int64 // the highest place of a row that was stored
 	insert   string
 	byID     string
 	update   string
 }
 
 var postgresDialect = &dialect{
-	table:    "sluice_requests",
-	archived: "sluice_archived_months",
-	closed:   "sluice_closed_months",
-	mark:     func(i int) string { return "$" + strconv.Itoa(i) },
-	view:     &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
-	lockRows: " FOR UPDATE",
-	version:  "SELECT coalesce(max(version), 0) FROM sluice_ledger_migrations",
-	known:    schemaNow, schema: schemaNow,
+	table:       "sluice_requests",
+	archived:    "sluice_archived_months",
+	closed:      "sluice_closed_months",
+	checkpoints: "sluice_usage_checkpoints",
+	mark:        func(i int) string { return "$" + strconv.Itoa(i) },
+	view:        &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
+	lockRows:    " FOR UPDATE",
+	version:     "SELECT coalesce(max(version), 0) FROM sluice_ledger_migrations",
+	known:       schemaNow, schema: schemaNow,
 }
 
 // parsePostgres reads a connection string. Its error never has the string.
@@ -107,7 +109,7 @@ func newPostgres() *postgres {
 	}
 	all := columnNames()
 	return &postgres{
-		insert: "INSERT INTO sluice_requests (" + all + ") SELECT * FROM unnest(" + strings.Join(types, ", ") + ") ON CONFLICT (id) DO NOTHING RETURNING id",
+		insert: "INSERT INTO sluice_requests (" + all + ") SELECT * FROM unnest(" + strings.Join(types, ", ") + ") ON CONFLICT (id) DO NOTHING RETURNING id, seq",
 		byID:   "SELECT " + all + " FROM sluice_requests WHERE id = ANY($1::text[]) FOR UPDATE",
 		update: fmt.Sprintf("UPDATE sluice_requests SET (%s) = ROW(%s) WHERE id = $%d", all, strings.Join(marks, ", "), n+1),
 	}
@@ -223,14 +225,21 @@ func (p *postgres) insertNew(ctx context.Context, rows []*tenancy.Row) (map[stri
 	}
 	defer found.Close()
 	inserted := make(map[string]bool, len(rows))
+	last := p.last.Load()
 	for found.Next() {
 		var id string
-		if err := found.Scan(&id); err != nil {
+		var seq int64
+		if err := found.Scan(&id, &seq); err != nil {
 			return nil, err
 		}
 		inserted[id] = true
+		last = max(last, seq)
 	}
-	return inserted, found.Err()
+	if err := found.Err(); err != nil {
+		return nil, err
+	}
+	p.last.Store(last)
+	return inserted, nil
 }
 
 // arrays are the columns of rows, each as an array.

@@ -125,7 +125,16 @@ var postgresMigrations = []string{
 		EXECUTE FUNCTION sluice_refuse();
 	CREATE TRIGGER deleted BEFORE DELETE ON sluice_closed_months FOR EACH ROW
 		WHEN (OLD.csv_sha256 <> '') EXECUTE FUNCTION sluice_refuse();
-	CREATE TRIGGER truncated BEFORE TRUNCATE ON sluice_closed_months FOR EACH STATEMENT EXECUTE FUNCTION sluice_refuse();`,
+	CREATE TRIGGER truncated BEFORE TRUNCATE ON sluice_closed_months FOR EACH STATEMENT EXECUTE FUNCTION sluice_refuse();
+	CREATE TABLE sluice_usage_checkpoints (
+		process TEXT NOT NULL,
+		month   BIGINT NOT NULL,
+		gateway TEXT NOT NULL,
+		seq     BIGINT NOT NULL,
+		at_ns   BIGINT NOT NULL,
+		counted TEXT NOT NULL,
+		PRIMARY KEY (process, month)
+	);`,
 }
 
 // errNewerSchema: a newer program has been at the database.

@@ -25,19 +25,20 @@ type Reader struct {
 // dialect is what the two databases want said differently, at one version of the
 // schema.
 type dialect struct {
-	table    string
-	archived string             // the table of archived months; empty where there is none
-	closed   string             // the table of closed months
-	mark     func(i int) string // the i-th argument, from 1
-	view     *sql.TxOptions     // of a transaction that sees one state
-	lockRows string             // ends a SELECT whose rows must not change before the transaction ends
-	version  string             // asks for the version of the database's schema
-	known    int                // the version that this program writes
-	schema   int                // the version that the database has
+	table       string
+	archived    string             // the table of archived months; empty where there is none
+	closed      string             // the table of closed months
+	checkpoints string             // the table of what processes have counted
+	mark        func(i int) string // the i-th argument, from 1
+	view        *sql.TxOptions     // of a transaction that sees one state
+	lockRows    string             // ends a SELECT whose rows must not change before the transaction ends
+	version     string             // asks for the version of the database's schema
+	known       int                // the version that this program writes
+	schema      int                // the version that the database has
 }
 
 var sqliteDialect = &dialect{
-	table: "requests", archived: "archived_months", closed: "closed_months",
+	table: "requests", archived: "archived_months", closed: "closed_months", checkpoints: "usage_checkpoints",
 	mark: func(int) string { return "?" }, view: &sql.TxOptions{ReadOnly: true},
 	version: "SELECT coalesce(max(version), 0) FROM migrations",
 	known:   schemaNow, schema: schemaNow,
@@ -46,7 +47,7 @@ var sqliteDialect = &dialect{
 // Versions of the schema, which both databases count alike.
 const (
 	withArchived = 2 // months can be archived
-	withPeriods  = 3 // rows have the columns of periods and corrections; months can be closed
+	withPeriods  = 3 // rows have the columns of periods and corrections; months can be closed; processes note what they have counted
 
 	schemaNow = withPeriods
 )

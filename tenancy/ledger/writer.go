@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"modernc.org/sqlite" // and the driver named "sqlite"
@@ -27,8 +28,10 @@ type writer struct {
 	values []any
 	// booked says that rows keep the months that they are booked in: they come from
 	// another ledger.
-	booked bool
-	closed closedMonths // as of the transaction
+	booked  bool
+	closed  closedMonths // as of the transaction
+	last    atomic.Int64 // the highest place of a row that was stored
+	highest int64        // likewise, in the transaction
 }
 
 // openDB opens a pool for a file. The mode is SQLite's: rwc or ro.
@@ -112,6 +115,7 @@ func (w *writer) commit(ctx context.Context, rows []*tenancy.Row) ([]result, err
 	}
 	w.closed = closed
 	results := make([]result, len(rows))
+	w.highest = w.last.Load()
 	for i, row := range rows {
 		res, err := w.store(ctx, row)
 		if err != nil {
@@ -124,6 +128,7 @@ func (w *writer) commit(ctx context.Context, rows []*tenancy.Row) ([]result, err
 		w.rollback()
 		return nil, err
 	}
+	w.last.Store(w.highest)
 	return results, nil
 }
 
@@ -138,6 +143,9 @@ func (w *writer) store(ctx context.Context, row *tenancy.Row) (result, error) {
 		return 0, refusal(err)
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 1 {
+		if seq, seqErr := res.LastInsertId(); err == nil && seqErr == nil {
+			w.highest = max(w.highest, seq)
+		}
 		return stored, err
 	}
 	there, err := scanRow(w.byID.QueryRowContext(ctx, row.ID).Scan)
