@@ -41,7 +41,9 @@ type app struct {
 	checker   *discovery.Checker
 	tokens    *tokenizers
 	limiter   *ratelimit.Limiter
+	tenants   *chargeback.TenantMetrics
 	ledger    *ledger.Ledger
+	retention *retention
 	gateway   *gateway.Gateway
 	public    net.Listener
 	admin     net.Listener
@@ -170,11 +172,15 @@ func (a *app) buildTokens() (err error) {
 
 func (a *app) openLedger() (err error) {
 	a.limiter = ratelimit.New(ratelimit.DefaultConfig())
+	if a.tenants, err = chargeback.NewTenantMetrics(a.first.metrics); err != nil {
+		return fmt.Errorf("cannot set up the tenants' metrics: %w", err)
+	}
 	a.ledger, err = a.openBooks()
 	if err != nil {
 		return err
 	}
 	a.onClose(a.ledger.Close)
+	a.retention = newRetention(&a.cfg.Ledger, a.ledger, a.log)
 	return nil
 }
 
@@ -183,12 +189,8 @@ func (a *app) buildGateway() error {
 	if err != nil {
 		return err
 	}
-	tenants, err := chargeback.NewTenantMetrics(a.first.metrics)
-	if err != nil {
-		return fmt.Errorf("cannot set up the tenants' metrics: %w", err)
-	}
 	reg := prometheus.NewRegistry()
-	a.meter = newMetrics(reg, tenants, a.names)
+	a.meter = newMetrics(reg, a.tenants, a.names)
 	a.meter.inForce(nil, a.first)
 	parts := gateway.Parts{
 		Router: a.fleet, Limiter: a.limiter, Tokenizer: a.tokens, Ledger: a.ledger,
@@ -208,7 +210,7 @@ func (a *app) buildGateway() error {
 	}
 	reg.MustRegister(&stateCollector{
 		gateway: a.gateway, fleet: a.fleet, limiter: a.limiter, ledger: a.ledger, tokens: a.tokens, kv: a.subs.stats, checker: a.checker,
-		reloads: a.reloads, decisions: a.decisions, keys: a.base.keys,
+		reloads: a.reloads, decisions: a.decisions, keys: a.base.keys, retention: a.retention,
 	})
 	a.pages, err = a.adminPages(reg)
 	return err
@@ -257,9 +259,16 @@ func (a *app) details() (words []string) {
 
 // metricsConfig is the allowlist of the tenants' metrics.
 func metricsConfig(cfg *Config, docs *documents) chargeback.MetricsConfig {
-	mc := chargeback.MetricsConfig{Tenants: cfg.Metrics.Tenants, MaxSeries: cfg.Metrics.MaxSeries}
+	mc := chargeback.MetricsConfig{
+		Tenants: cfg.Metrics.Tenants, Top: cfg.Metrics.TopTenants, Known: make(map[string]bool), MaxSeries: cfg.Metrics.MaxSeries,
+	}
+	for _, t := range docs.directory.Tenants() {
+		mc.Known[t.ID] = true
+	}
 	for i := range cfg.Models {
-		mc.Models = append(mc.Models, cfg.Models[i].Name)
+		if name := cfg.Models[i].Name; chargeback.FitsLabel(name) {
+			mc.Models = append(mc.Models, name)
+		}
 	}
 	if docs.prices == nil {
 		return mc
@@ -345,6 +354,7 @@ func (a *app) serve(ctx context.Context) error {
 	group.Go(func() error { a.tokens.Run(failed); return nil })
 	group.Go(func() error { return a.reloads.Run(failed) })
 	group.Go(func() error { return a.base.keys.Run(failed) })
+	group.Go(func() error { return a.retention.Run(failed) })
 	group.Go(func() error { return a.gateway.Serve(a.public, tlsCfg) })
 	group.Go(func() error {
 		if err := admin.Serve(a.admin); err != nil && !errors.Is(err, http.ErrServerClosed) {

@@ -20,14 +20,14 @@ import (
 	"github.com/sluicegate/sluice/tenancy/ledger"
 )
 
-func newChargebackCommand() *cobra.Command {
+func newChargebackCommand(now func() time.Time) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "chargeback",
 		Short: "Charges out of the ledger, for finance",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newExportCommand())
+	cmd.AddCommand(newExportCommand(), newGPUCommand(now))
 	return cmd
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluicegate/sluice/policy"
+	"github.com/sluicegate/sluice/tenancy/chargeback"
 )
 
 // checkFlags are what `check` was asked for.
@@ -159,6 +160,11 @@ func (c *checker) names(cfg *Config, docs *documents) {
 	for i, id := range cfg.Metrics.Tenants {
 		if docs.directory.Tenant(id) == nil {
 			c.warn(Issue{File: c.config, Path: fmt.Sprintf("metrics.tenants[%d]", i), Text: fmt.Sprintf("no tenant %q in %s", id, cfg.Tenants.File)})
+		}
+	}
+	for i := range cfg.Models {
+		if name := cfg.Models[i].Name; !chargeback.FitsLabel(name) {
+			c.warn(Issue{File: c.config, Path: fmt.Sprintf("models[%d].name", i), Text: fmt.Sprintf("%q can't be a label's value: it is longer than 128 bytes, or the word other; its requests are counted under other", clip(name))})
 		}
 	}
 	for _, t := range docs.directory.Tenants() {

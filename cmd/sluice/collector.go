@@ -22,14 +22,15 @@ import (
 
 // stateCollector reads, at each scrape, what the parts know of themselves.
 type stateCollector struct {
-	gateway *gateway.Gateway
-	fleet   *scoring.Fleet
-	limiter *ratelimit.Limiter
-	ledger  *ledger.Ledger
-	tokens  *tokenizers
-	kv      func() []kvSource
-	checker *discovery.Checker
-	reloads *reloader
+	gateway   *gateway.Gateway
+	fleet     *scoring.Fleet
+	limiter   *ratelimit.Limiter
+	ledger    *ledger.Ledger
+	tokens    *tokenizers
+	kv        func() []kvSource
+	checker   *discovery.Checker
+	reloads   *reloader
+	retention *retention
 	// decisions is nil without a decision log.
 	decisions *decisionlog.Log
 	keys      *authn.Live
@@ -113,6 +114,9 @@ var (
 	descLedgerHeld  = desc("sluice_ledger_held_rows", "Rows that neither the database nor the spool takes; new requests are refused.")
 	descLedgerBad   = desc("sluice_ledger_refused_rows_total", "Rows that the database refuses for what is in them; the file of refused rows has them.")
 	descLedgerFails = desc("sluice_ledger_failing", "1 while the database does not take rows.")
+	descLedgerRun   = desc("sluice_ledger_process_info", "Always 1; the name of this run in the rows of the ledger.", "gateway", "process")
+	descRetention   = desc("sluice_ledger_retention_failing", "1 while a month is older than ledger.retention holds and can't be archived.")
+	descGPUBusy     = desc("sluice_gpu_busy_seconds_total", "Time for which the pool's GPUs have had requests of this gateway in hand: the sum of the requests' GPU time.", "pool")
 	descLedgerLost  = desc("sluice_ledger_recovered", "Requests found lost at start.")
 )
 
@@ -429,4 +433,9 @@ func (c *stateCollector) collectBooks(ch chan<- prometheus.Metric) {
 		failing = 1
 	}
 	gauge(ch, descLedgerFails, failing)
+	gauge(ch, descLedgerRun, 1, st.Gateway, st.Process)
+	gauge(ch, descRetention, oneIf(c.retention.failing.Load()))
+	for pool, busy := range c.gateway.GPUTime(time.Now()) {
+		counter(ch, descGPUBusy, busy.Seconds(), pool)
+	}
 }

@@ -127,13 +127,15 @@ type ModelConfig struct {
 
 // PoolConfig is a group of workers that serve the same models and that policies can name.
 type PoolConfig struct {
-	Name       string            `yaml:"name"`
-	Models     []string          `yaml:"models"`   // names from Config.Models, served by every worker
-	Adapters   []string          `yaml:"adapters"` // names from Config.Models: LoRA adapters, served by the workers that have them loaded
-	Labels     map[string]string `yaml:"labels"`   // for requirePoolLabels of policies
-	Unsalted   []string          `yaml:"unsalted"` // operations for which its workers share prefix caches whatever the salt; "*": all
-	APIKeyFile string            `yaml:"apiKeyFile"`
-	Workers    []WorkerConfig    `yaml:"workers"`
+	Name       string             `yaml:"name"`
+	Models     []string           `yaml:"models"`   // names from Config.Models, served by every worker
+	Adapters   []string           `yaml:"adapters"` // names from Config.Models: LoRA adapters, served by the workers that have them loaded
+	Labels     map[string]string  `yaml:"labels"`   // for requirePoolLabels of policies
+	Unsalted   []string           `yaml:"unsalted"` // operations for which its workers share prefix caches whatever the salt; "*": all
+	APIKeyFile string             `yaml:"apiKeyFile"`
+	GPUs       int                `yaml:"gpus"` // of each worker
+	HourlyCost []HourlyCostConfig `yaml:"hourlyCost"`
+	Workers    []WorkerConfig     `yaml:"workers"`
 	// WorkersFrom is a list that changes while the gateway runs, beside Workers.
 	WorkersFrom WorkersFromConfig `yaml:"workersFrom"`
 }
@@ -258,8 +260,9 @@ type PricesConfig struct {
 
 // MetricsConfig bounds the metrics.
 type MetricsConfig struct {
-	Tenants   []string `yaml:"tenants"`   // tenants with series of their own; all others are `other`
-	MaxSeries int      `yaml:"maxSeries"` // hard cap on the series of tenants
+	Tenants    []string `yaml:"tenants"`    // tenants with series of their own; all others are `other`
+	TopTenants int      `yaml:"topTenants"` // so many more, those that use most
+	MaxSeries  int      `yaml:"maxSeries"`  // hard cap on the series of tenants
 }
 
 // DrainConfig paces the shutdown.
@@ -339,6 +342,7 @@ func (w *WorkerConfig) setDefaults() { w.Events = EventsAuto }
 
 // setDefaults fills a pool before its keys are decoded.
 func (p *PoolConfig) setDefaults() {
+	p.GPUs = 1
 	p.WorkersFrom = WorkersFromConfig{
 		MaxWorkers: 64,
 		DNS:        DNSConfig{Type: "a", Port: 8000, Scheme: "http", Interval: 10 * time.Second, RemoveAfter: 3, Events: EventsAuto},

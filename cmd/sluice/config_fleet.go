@@ -115,6 +115,7 @@ func (v *validator) pools() {
 			v.errorf(at+".workers", "is empty, should list at least one worker, or workersFrom should say where they are listed")
 		}
 		v.workers(at+".workers", p.Workers, taken)
+		v.gpus(at, p)
 	}
 	// Lists that change come after all of those that do not, whose names and addresses win.
 	for i := range v.cfg.Pools {

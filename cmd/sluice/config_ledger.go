@@ -10,10 +10,11 @@ import (
 
 // LedgerConfig says where the ledger's rows are kept.
 type LedgerConfig struct {
-	Path         string   `yaml:"path"`         // SQLite database; with postgresFile, the name of the files beside one
-	PostgresFile string   `yaml:"postgresFile"` // holds the connection string of a PostgreSQL database
-	Spool        ByteSize `yaml:"spool"`        // rows that the database does not take
-	SyncIntents  bool     `yaml:"syncIntents"`  // requests in flight leave a trace after a loss of power
+	Path         string          `yaml:"path"`         // SQLite database; with postgresFile, the name of the files beside one
+	PostgresFile string          `yaml:"postgresFile"` // holds the connection string of a PostgreSQL database
+	Spool        ByteSize        `yaml:"spool"`        // rows that the database does not take
+	SyncIntents  bool            `yaml:"syncIntents"`  // requests in flight leave a trace after a loss of power
+	Retention    RetentionConfig `yaml:"retention"`
 }
 
 // Bounds of LedgerConfig.Spool.
@@ -35,6 +36,7 @@ func (v *validator) ledger() {
 	if c.Spool != 0 && (c.Spool < minSpool || c.Spool > maxSpool) {
 		v.errorf("ledger.spool", "should be 1MiB to 1024GiB, or 0 for none")
 	}
+	v.retention(&c.Retention)
 	if c.PostgresFile == "" {
 		return
 	}
@@ -49,7 +51,7 @@ func (v *validator) ledger() {
 
 func (a *app) openBooks() (*ledger.Ledger, error) {
 	c := &a.cfg.Ledger
-	opts := ledger.Options{Spool: int64(c.Spool), SyncIntents: c.SyncIntents, Log: a.log}
+	opts := ledger.Options{Spool: int64(c.Spool), SyncIntents: c.SyncIntents, Counter: a.tenants, Log: a.log}
 	// Only a name in the rows: without one they are told apart by Process.
 	opts.Gateway, _ = os.Hostname()
 	if c.Spool == 0 {

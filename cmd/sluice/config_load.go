@@ -171,6 +171,7 @@ func (c *Config) resolvePaths(dir string) {
 		resolve(&c.Keys.UsedFile)
 	}
 	resolve(&c.DecisionLog.Path)
+	resolve(&c.Ledger.Retention.Archive)
 }
 
 // readBounded reads a whole file of at most limit bytes. It may be a pipe, as of a shell's <(...).

@@ -117,6 +117,10 @@ func TestLoadConfigFull(t *testing.T) {
 		},
 		Pools: []PoolConfig{{
 			Name: "general", Models: []string{"org/tiny", "other"}, Adapters: []string{"tune"}, Labels: map[string]string{"zone": "eu"}, Unsalted: []string{"completion", "embeddings"}, APIKeyFile: in("admin.token"),
+			GPUs: 2, HourlyCost: []HourlyCostConfig{
+				{Amount: 8_000_000, Currency: "USD", GPUs: 6, ValidTo: "2026-07-01"},
+				{Amount: 9_000_000, Currency: "USD", GPUs: 6, ValidFrom: "2026-07-01", ValidTo: "2027-01-01T00:00:00+01:00"},
+			},
 			Workers: []WorkerConfig{
 				{Name: "w1", URL: "http://127.0.0.1:8101/", Events: "tcp://127.0.0.1:5617", Replay: "tcp://127.0.0.1:5618"},
 				{Name: "w2", URL: "https://[::1]:8102", Events: EventsNone},
@@ -130,7 +134,7 @@ func TestLoadConfigFull(t *testing.T) {
 				DNS: DNSConfig{Type: "a", Port: 8000, Scheme: "http", Interval: 10 * time.Second, RemoveAfter: 3, Events: EventsAuto},
 			},
 		}, {
-			Name: "found", Models: []string{"org/tiny"},
+			Name: "found", Models: []string{"org/tiny"}, GPUs: 1,
 			WorkersFrom: WorkersFromConfig{MaxWorkers: 16, DNS: DNSConfig{
 				Name: "_http._tcp.workers.example", Type: "srv", Port: 8001, Scheme: "https", Interval: 30 * time.Second,
 				RemoveAfter: 1, Server: "127.0.0.1:5353", Events: "tcp://*:5557", Replay: "tcp://*:5558",
@@ -148,7 +152,7 @@ func TestLoadConfigFull(t *testing.T) {
 		},
 		Prices:         PricesConfig{File: in("prices.yaml")},
 		Ledger:         LedgerConfig{Path: in("ledger.db"), PostgresFile: in("ledger.dsn"), Spool: 64 * MiB, SyncIntents: true},
-		Metrics:        MetricsConfig{Tenants: []string{"acme"}, MaxSeries: 500},
+		Metrics:        MetricsConfig{Tenants: []string{"acme"}, TopTenants: 3, MaxSeries: 500},
 		TrustedProxies: []string{"10.0.0.0/8", "2001:db8::1"},
 		Drain:          DrainConfig{Delay: time.Second, Deadline: 10 * time.Second},
 		Log:            LogConfig{Level: "debug", Format: "text"},

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sluicegate/sluice/scoring"
+	"github.com/sluicegate/sluice/tenancy/chargeback"
 )
 
 // validator checks a decoded configuration as a whole. Every check goes on after a failure, so that one
@@ -359,6 +360,12 @@ func (v *validator) observability() {
 		v.errorf("metrics.tenants", "has %d entries, should have at most %d", len(m.Tenants), maxTenantSeries)
 	}
 	v.unique("metrics.tenants", m.Tenants)
+	for i, tenant := range m.Tenants {
+		if !chargeback.FitsLabel(tenant) {
+			v.errorf(fmt.Sprintf("metrics.tenants[%d]", i), "%q can't be a label's value, should be a tenant's id of at most 128 printable characters, and not `other`", clip(tenant))
+		}
+	}
+	v.count("metrics.topTenants", int64(m.TopTenants), 0, maxTenantSeries)
 	v.count("metrics.maxSeries", int64(m.MaxSeries), 100, 10_000_000)
 	v.oneOf("log.level", v.cfg.Log.Level, "debug", "info", "warn", "error")
 	v.oneOf("log.format", v.cfg.Log.Format, "json", "text")

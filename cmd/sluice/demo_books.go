@@ -70,6 +70,9 @@ func sumExport(text []byte) (lines int, tokens int64, cost *big.Rat, err error) 
 	}
 	cost = new(big.Rat)
 	for _, r := range records[1:] {
+		if r[column["SkuMeter"]] == tenancy.MeterGPU {
+			continue // of no tokens, and without a price here
+		}
 		var quantity big.Rat
 		if _, ok := quantity.SetString(r[column["ConsumedQuantity"]]); !ok || !quantity.IsInt() {
 			return 0, 0, nil, fmt.Errorf("ConsumedQuantity %q is no whole number", r[column["ConsumedQuantity"]])

@@ -119,6 +119,7 @@ func (c *Config) keepReloadable(from *Config) {
 		c.Pools = slices.Clone(c.Pools)
 		for i := range c.Pools {
 			c.Pools[i].Labels, c.Pools[i].Unsalted = from.Pools[i].Labels, from.Pools[i].Unsalted
+			c.Pools[i].HourlyCost = from.Pools[i].HourlyCost // only commands read it
 		}
 	}
 }

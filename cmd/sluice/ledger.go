@@ -15,11 +15,11 @@ import (
 func newLedgerCommand(now func() time.Time) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ledger",
-		Short: "Keep the ledger small",
+		Short: "Keep the ledger small, and whole",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newArchiveCommand(now))
+	cmd.AddCommand(newArchiveCommand(now), newRefusedCommand())
 	return cmd
 }
 

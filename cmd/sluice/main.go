@@ -128,7 +128,7 @@ func newRootCommand(now func() time.Time) *cobra.Command {
 		newCheckCommand(now),
 		newPolicyCommand(now),
 		newKeysCommand(now),
-		newChargebackCommand(),
+		newChargebackCommand(now),
 		newLedgerCommand(now),
 		newTokensCommand(),
 		newDemoCommand(),

@@ -28,7 +28,7 @@ var (
 // Label values are configured names and words of fixed lists: nothing that a
 // client chooses can make a series.
 type metrics struct {
-	tenants *chargeback.TenantMetrics
+	tenants *chargeback.TenantMetrics // the ledger tells it of rows
 	workers *workerNames
 	rules   ruleNames
 
@@ -160,9 +160,6 @@ func (m *metrics) Observe(s *gateway.Summary) {
 	}
 	if s.LedgerFailed {
 		m.ledgerErrors.WithLabelValues("record").Inc()
-	}
-	if row.Tenant != "" && !s.LedgerFailed {
-		m.tenants.Observe(row)
 	}
 	m.observePolicy(s)
 	m.observeRouting(s)

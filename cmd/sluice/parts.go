@@ -62,7 +62,7 @@ func gatewayPools(cfg *Config) (map[string]gateway.Pool, error) {
 	pools := make(map[string]gateway.Pool, len(cfg.Pools))
 	for i := range cfg.Pools {
 		p := &cfg.Pools[i]
-		var gp gateway.Pool
+		gp := gateway.Pool{GPUs: p.GPUs}
 		if p.APIKeyFile != "" {
 			key, err := readSecretText(p.APIKeyFile)
 			if err != nil {

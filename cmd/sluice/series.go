@@ -129,6 +129,9 @@ func metricFamilies() []metricFamily {
 		{"sluice_ledger_held_rows", nil, 0},
 		{"sluice_ledger_refused_rows_total", nil, 0},
 		{"sluice_ledger_failing", nil, 0},
+		{"sluice_ledger_process_info", []string{"gateway", "process"}, 0},
+		{"sluice_ledger_retention_failing", nil, 0},
+		{"sluice_gpu_busy_seconds_total", []string{"pool"}, 0},
 	}
 }
 
@@ -136,6 +139,7 @@ func metricFamilies() []metricFamily {
 // there are, or a round number above.
 var fixedLabels = map[string]int{
 	"route": 7, "method": 8, "status": 24, "dialect": 2, "phase": 6, "code": 16, "reason": 16, "decision": 4, "unit": 6,
+	"gateway": 1, "process": 1,
 	"percentile": 2, "result": 5, "state": 5, "source": 5, "shape": 10, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 6,
 	"sluice_degraded/reason":             4,
 	"sluice_route_tokenizer_shape/state": 3, "sluice_route_tokenize_breaker/state": 3,
