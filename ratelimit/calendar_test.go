@@ -59,7 +59,7 @@ func TestCalendarSurvivesClockJump(t *testing.T) {
 	for _, jump := range []time.Time{date(2026, 4, 1, 2), date(2026, 2, 28, 12)} {
 		mustReserve(t, l, jump, calendar("m", CalendarMonth, 100, 30))
 		for _, s := range l.shards {
-			s.sweepLocked(jump, l.clock.at(jump), len(s.list))
+			s.sweepLocked(l.clock.at(jump), len(s.list))
 		}
 		if got := remaining(t, l, now, calendar("m", CalendarMonth, 100, 0)); got != 0 {
 			t.Errorf("after a jump to %v and back %d are free, want 0", jump, got)
@@ -76,17 +76,17 @@ func TestCalendarSurvivesClockJump(t *testing.T) {
 func TestCalendarIsKeptByMonotonicTime(t *testing.T) {
 	now := date(2026, 3, 10, 12)
 	claim := calendar("m", CalendarMonth, 100, 100)
-	c := newCounter(keyOf(&claim, now), 100, 0)
+	c := newCounter(keyOf(&claim, moment{0, now.UnixNano()}), 100, 0)
 	c.used = 100
 	for _, wall := range []time.Time{now, date(2026, 4, 1, 0), date(2099, 1, 1, 0), date(1970, 1, 1, 0)} {
-		if c.idle(wall, calendarLinger-1) {
+		if c.idle(moment{calendarLinger - 1, wall.UnixNano()}) {
 			t.Errorf("forgotten at %v", wall)
 		}
 	}
-	if !c.idle(date(2026, 4, 1, 0), calendarLinger) {
+	if !c.idle(moment{calendarLinger, date(2026, 4, 1, 0).UnixNano()}) {
 		t.Error("kept after its month and a day")
 	}
-	if c.idle(date(2026, 3, 31, 23), 21*calendarLinger) {
+	if c.idle(moment{21 * calendarLinger, date(2026, 3, 31, 23).UnixNano()}) {
 		t.Error("forgotten within its month")
 	}
 }

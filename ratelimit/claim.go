@@ -55,6 +55,10 @@ type Claim struct {
 	// Amount is the estimate to reserve, 0 or more. For concurrency it is the
 	// number of slots, usually 1.
 	Amount int64
+	// Rule and Tenant say whose counter it is: the limit of a policy, and who has
+	// sent the request. They are no part of its identity, and keep one rule or
+	// tenant from taking the room of all others. Without a rule it is nobody's.
+	Rule, Tenant string
 	// OnStoreError is Deny, Allow or Local: what the caller does where the counter
 	// can't be had (Failure.Store). Empty means Deny. A limiter may order its work
 	// by it; its answers are the same.

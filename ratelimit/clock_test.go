@@ -22,14 +22,14 @@ func TestMonotonicReadingWins(t *testing.T) {
 	if !hasMonotonic(time.Now()) || hasMonotonic(time.Now().Round(0)) || hasMonotonic(date(2026, 1, 1, 0)) {
 		t.Fatal("hasMonotonic misjudges a time")
 	}
-	var c clock
-	if got := c.at(start); got != 0 {
+	c := clock{reading: time.Time.UnixNano}
+	if got := c.at(start).axis; got != 0 {
 		t.Errorf("first time at %d, want 0", got)
 	}
-	if got := c.at(after(time.Hour)); got != int64(time.Hour) {
+	if got := c.at(after(time.Hour)).axis; got != int64(time.Hour) {
 		t.Errorf("an hour later at %d", got)
 	}
-	if got := c.at(after(-time.Hour)); got != -int64(time.Hour) {
+	if got := c.at(after(-time.Hour)).axis; got != -int64(time.Hour) {
 		t.Errorf("an hour earlier at %d; the counters guard themselves", got)
 	}
 }

@@ -20,10 +20,10 @@ type counterKey struct {
 	period int64 // Unix seconds of the period's start; 0 for other kinds
 }
 
-func keyOf(c *Claim, now time.Time) counterKey {
+func keyOf(c *Claim, m moment) counterKey {
 	k := counterKey{name: c.Counter, unit: c.Unit, window: c.Window}
 	if c.Window.Calendar != "" {
-		k.period = periodOf(c.Window.Calendar, now).start.Unix()
+		k.period = periodOf(c.Window.Calendar, m.time()).start.Unix()
 	}
 	return k
 }
@@ -32,6 +32,7 @@ func keyOf(c *Claim, now time.Time) counterKey {
 type counter struct {
 	key     counterKey
 	shard   *shard
+	shares  [2]*share // whose it is: the rule's, and the tenant's within it; nil for nobody's
 	kind    counterKind
 	holds   int   // open holds
 	touched int64 // axis time of the last use
@@ -42,7 +43,9 @@ type counter struct {
 	pinned  bool
 	planned int64
 
-	used   int64  // slots taken, or counted in this period
+	used   int64 // slots taken, or counted in this period
+	others int64 // counted in this period elsewhere, as of asOf
+	asOf   *elsewhere
 	bucket bucket // kindBucket only
 }
 
@@ -60,11 +63,17 @@ func newCounter(key counterKey, limit, now int64) *counter {
 	return c
 }
 
-// present is the key of the counter's window at now: never an earlier period.
-func (c *counter) present(now time.Time) counterKey {
+// present is the key of the counter's calendar window at a moment: never an
+// earlier period.
+func (c *counter) present(m moment) counterKey {
 	key := c.key
-	key.period = max(key.period, periodOf(key.window.Calendar, now).start.Unix())
+	key.period = max(key.period, periodOf(key.window.Calendar, m.time()).start.Unix())
 	return key
+}
+
+// booking is an amount in the counter's calendar period.
+func (c *counter) booking(amount int64) Booking {
+	return Booking{Period: time.Unix(c.key.period, 0).UTC(), Amount: amount}
 }
 
 // limitOr is the limit that is in force: a bucket's own, or else the holder's.
@@ -88,11 +97,11 @@ func (c *counter) available(limit int64) int64 {
 	if c.kind == kindBucket {
 		return c.bucket.level
 	}
-	return subSat(limit, c.used)
+	return subSat(limit, addSat(c.used, c.others))
 }
 
 // wait is how long until want could be taken if nothing else happened.
-func (c *counter) wait(now time.Time, want, limit int64) time.Duration {
+func (c *counter) wait(m moment, want, limit int64) time.Duration {
 	switch {
 	case want > limit || limit == 0:
 		return Never
@@ -101,7 +110,7 @@ func (c *counter) wait(now time.Time, want, limit int64) time.Duration {
 	case c.kind == kindBucket:
 		return c.bucket.wait(want)
 	case c.kind == kindCalendar:
-		return periodOf(c.key.window.Calendar, now).left(now)
+		return periodOf(c.key.window.Calendar, m.time()).left(m)
 	default:
 		return time.Second
 	}
@@ -132,13 +141,13 @@ func (c *counter) settle(h *hold, charge int64) {
 	}
 }
 
-func (c *counter) view(now time.Time, limit int64) View {
+func (c *counter) view(m moment, limit int64) View {
 	v := View{Limit: limit, Remaining: max(0, c.available(limit))}
 	switch c.kind {
 	case kindBucket:
 		v.Reset = c.bucket.wait(c.bucket.limit)
 	case kindCalendar:
-		v.Reset = periodOf(c.key.window.Calendar, now).left(now)
+		v.Reset = periodOf(c.key.window.Calendar, m.time()).left(m)
 	}
 	return v
 }
@@ -157,20 +166,20 @@ const slotLinger = int64(time.Minute)
 //   - the calendar count is zero or its period is over;
 //   - the bucket is full and was untouched for a whole window, so that it would
 //     be full under any limit it may have next.
-func (c *counter) idle(now time.Time, axis int64) bool {
+func (c *counter) idle(m moment) bool {
 	if c.holds > 0 {
 		return false
 	}
 	switch c.kind {
 	case kindSlots:
-		return c.used == 0 && axis-c.touched >= slotLinger
+		return c.used == 0 && m.axis-c.touched >= slotLinger
 	case kindCalendar:
-		over := periodOf(c.key.window.Calendar, now).start.Unix() > c.key.period
-		return c.used == 0 || over && axis-c.touched >= calendarLinger
+		over := periodOf(c.key.window.Calendar, m.time()).start.Unix() > c.key.period
+		return c.used == 0 || over && m.axis-c.touched >= calendarLinger
 	}
-	if axis-c.touched < int64(c.key.window.Duration) {
+	if m.axis-c.touched < int64(c.key.window.Duration) {
 		return false
 	}
-	c.bucket.refresh(axis, c.bucket.limit)
+	c.bucket.refresh(m.axis, c.bucket.limit)
 	return c.bucket.full()
 }

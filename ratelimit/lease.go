@@ -29,11 +29,11 @@ type hold struct {
 	amount int64 // taken of counter: what was reserved and, of a bucket, what Use has added
 	left   int64 // once it is settled
 
-	// What Use has taken beyond the amount of a calendar window: of the period
-	// that it was last called in, and of those before that, which are over.
+	// What was taken beyond the amount of a calendar window: in the period of the
+	// last time that there was more, and in those before that, which are over.
 	late       *counter
 	lateAmount int64
-	past       int64
+	earlier    []Booking
 
 	// Links of bucket.oldest, and what may still be given back.
 	linked     bool
@@ -42,7 +42,16 @@ type hold struct {
 }
 
 // taken is all that was taken so far.
-func (h *hold) taken() int64 { return addSat(h.amount, addSat(h.lateAmount, h.past)) }
+func (h *hold) taken() int64 { return addSat(h.amount, h.beyond()) }
+
+// beyond is what was taken beyond the amount of a calendar window.
+func (h *hold) beyond() int64 {
+	sum := h.lateAmount
+	for _, b := range h.earlier {
+		sum = addSat(sum, b.Amount)
+	}
+	return sum
+}
 
 func newLease(l *Limiter, n int) *Lease {
 	le := &Lease{limiter: l}
@@ -110,17 +119,18 @@ func (le *Lease) ViewNow(now time.Time, i int) View {
 	s := h.counter.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	axis := le.limiter.clock.at(now)
+	m := le.limiter.clock.at(now)
 	c := h.counter
 	if c.kind == kindCalendar {
-		key := c.present(now)
+		key := c.present(m)
 		if c = s.counters[key]; c == nil {
-			c = newCounter(key, h.limit, axis)
+			c = newCounter(key, h.limit, m.axis)
 		}
-		return c.view(now, h.limit)
+		c.lookElsewhere(&le.limiter.elsewhere)
+		return c.view(m, h.limit)
 	}
-	c.refresh(axis, c.limitOr(h.limit))
-	return c.view(now, h.limit)
+	c.refresh(m.axis, c.limitOr(h.limit))
+	return c.view(m, h.limit)
 }
 
 // Available implements Reservation.
@@ -141,18 +151,51 @@ func (l *Limiter) Charge(_ context.Context, now time.Time, c Claim) bool {
 	s := l.shardOf(c.Counter)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	axis := l.clock.at(now)
-	counter := s.getLocked(keyOf(&c, now), c.Limit, now, axis, l.room)
+	m := l.clock.at(now)
+	counter := l.admitLocked(s, m, &c)
 	if counter == nil {
 		return false
 	}
-	counter.refresh(axis, c.Limit)
+	counter.refresh(m.axis, c.Limit)
 	if counter.kind == kindBucket {
 		counter.bucket.level = subSat(counter.bucket.level, c.Amount)
 		return true
 	}
 	counter.used = addSat(counter.used, c.Amount)
 	return true
+}
+
+// Bookings implements Booker.
+func (le *Lease) Bookings(i int) []Booking {
+	h := &le.holds[i]
+	c := h.counter
+	if c.kind != kindCalendar {
+		return nil
+	}
+	c.shard.mu.Lock()
+	defer c.shard.mu.Unlock()
+	var out []Booking
+	for _, b := range h.earlier {
+		out = book(out, b)
+	}
+	if h.late != nil {
+		out = book(out, h.late.booking(h.lateAmount))
+	}
+	return book(out, c.booking(h.amount))
+}
+
+// book adds a booking to those of its period.
+func book(to []Booking, b Booking) []Booking {
+	if b.Amount == 0 {
+		return to
+	}
+	for i := range to {
+		if to[i].Period.Equal(b.Period) {
+			to[i].Amount = addSat(to[i].Amount, b.Amount)
+			return to
+		}
+	}
+	return append(to, b)
 }
 
 // use takes what a request has used beyond what was taken for it.
@@ -164,29 +207,29 @@ func (l *Limiter) use(now time.Time, h *hold, used int64) {
 	if h.ended || more <= 0 {
 		return
 	}
-	axis := l.clock.at(now)
-	c.refresh(axis, c.limitOr(h.limit))
+	m := l.clock.at(now)
+	c.refresh(m.axis, c.limitOr(h.limit))
 	if c.kind == kindBucket {
 		c.bucket.extend(h, more)
 		return
 	}
-	present := l.presentLocked(now, axis, h)
+	l.takeLate(m, h, more)
+}
+
+// takeLate counts more of a calendar window in the period that holds the moment.
+// The shard's lock is held.
+func (l *Limiter) takeLate(m moment, h *hold, more int64) {
+	present := l.presentLocked(m, h)
 	if h.late != present {
-		h.leaveLate()
-		h.late = present
+		if h.late != nil {
+			h.earlier = append(h.earlier, h.late.booking(h.lateAmount)) // over, and final
+			h.late.holds--
+		}
+		h.late, h.lateAmount = present, 0
 		present.holds++
 	}
 	present.used = addSat(present.used, more)
 	h.lateAmount = addSat(h.lateAmount, more)
-}
-
-// leaveLate ends what the hold has of a period that is over: it stays taken.
-func (h *hold) leaveLate() {
-	if h.late == nil {
-		return
-	}
-	h.late.holds--
-	h.past, h.lateAmount, h.late = addSat(h.past, h.lateAmount), 0, nil
 }
 
 // finish replaces one hold by its charge, or by what was taken for it if the
@@ -195,44 +238,52 @@ func (l *Limiter) finish(now time.Time, h *hold, charge int64) {
 	c := h.counter
 	c.shard.mu.Lock()
 	defer c.shard.mu.Unlock()
-	axis := l.clock.at(now)
+	m := l.clock.at(now)
 	h.ended = true
 	if charge < 0 {
 		charge = h.taken()
 	}
-	c.refresh(axis, c.limitOr(h.limit))
+	c.refresh(m.axis, c.limitOr(h.limit))
 	if c.kind == kindCalendar {
-		l.settleLate(now, axis, h, max(0, charge-h.amount))
+		l.settleLate(m, h, max(0, subSat(charge, h.amount)))
 		charge = min(charge, h.amount)
 	}
 	c.settle(h, charge)
+	h.amount = charge
 	h.left = c.available(h.limit)
 }
 
-// settleLate replaces what Use has taken of a calendar window by what was used
-// beyond the estimate. More than that counts in the present period, which may be
-// later than the one that the request reserved in. The shard's lock is held.
-func (l *Limiter) settleLate(now time.Time, axis int64, h *hold, beyond int64) {
-	switch more := subSat(beyond, addSat(h.past, h.lateAmount)); {
+// settleLate replaces what was taken of a calendar window beyond the estimate by
+// what was used. More than that counts in the present period, which may be later
+// than the one that the request reserved in. The shard's lock is held.
+func (l *Limiter) settleLate(m moment, h *hold, beyond int64) {
+	switch more := subSat(beyond, h.beyond()); {
 	case more > 0:
-		present := l.presentLocked(now, axis, h)
-		present.used = addSat(present.used, more)
+		l.takeLate(m, h, more)
 	case more < 0 && h.late != nil:
-		h.late.used -= min(h.lateAmount, -more)
+		back := min(h.lateAmount, -more)
+		h.late.used -= back
+		h.lateAmount -= back
 	}
-	h.leaveLate()
+	if h.late != nil {
+		h.late.holds--
+	}
 }
 
-// presentLocked is the counter of the present period of a calendar window. The
-// shard's lock is held.
-func (l *Limiter) presentLocked(now time.Time, axis int64, h *hold) *counter {
-	c := h.counter
-	key := c.present(now)
-	if key != c.key {
-		// What is used is never refused for want of room: the counter replaces the
-		// one that it was reserved in.
-		c = c.shard.getLocked(key, h.limit, now, axis, len(c.shard.list)+1)
+// presentLocked is the counter of the present period of a calendar window. What
+// was used is never refused for want of room: the counter replaces the one that
+// it was reserved in. The shard's lock is held.
+func (l *Limiter) presentLocked(m moment, h *hold) *counter {
+	s, key := h.counter.shard, h.counter.present(m)
+	c := s.counters[key]
+	if c == nil {
+		c = l.makeLocked(s, key, h.limit, m)
+		if c.shares = h.counter.shares; c.shares[0] != nil {
+			for _, sh := range c.shares {
+				sh.count++
+			}
+		}
 	}
-	c.touched = max(c.touched, axis)
+	c.touched = max(c.touched, m.axis)
 	return c
 }

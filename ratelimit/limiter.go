@@ -13,6 +13,10 @@ type Config struct {
 	// MaxCounters bounds the counters held at once. Beyond it a claim on a new
 	// counter fails (StoreOverflow) until idle ones can be forgotten. The
 	// bound holds for each of 64 parts, so that it may bite a little earlier.
+	//
+	// Of the room, a tenant's counters of one rule take at most as much as they
+	// leave free, and a rule's counters at most three times that: one that makes
+	// counters without end refuses its own claims, and others go on to have room.
 	MaxCounters int
 }
 
@@ -26,16 +30,23 @@ type Stats struct {
 	// Reserved, Refused, Settled and Cancelled count calls that had an effect.
 	Reserved, Refused, Settled, Cancelled uint64
 	// Forgotten counts idle counters dropped; Overflows claims refused because
-	// no more counters may be held.
+	// no more counters may be held, by anybody or by their rule or tenant.
 	Forgotten, Overflows uint64
+	// ClockSteps counts how often the wall clock was set by more than five minutes,
+	// ClockStep is how far at last.
+	ClockSteps uint64
+	ClockStep  time.Duration
+	// Restored amounts are known of what others have used.
+	Restored int
 }
 
 // Limiter holds counters in memory. It is safe for concurrent use.
 type Limiter struct {
-	clock  clock
-	seed   maphash.Seed
-	room   int // counters a shard may hold
-	shards [shards]*shard
+	clock     clock
+	elsewhere atomic.Pointer[elsewhere]
+	seed      maphash.Seed
+	room      int // counters a shard may hold
+	shards    [shards]*shard
 
 	open                                  atomic.Int64
 	reserved, refused, settled, cancelled atomic.Uint64
@@ -47,6 +58,8 @@ func New(cfg Config) *Limiter {
 		cfg = DefaultConfig()
 	}
 	l := &Limiter{seed: maphash.MakeSeed(), room: max(1, cfg.MaxCounters/shards)}
+	l.clock.reading = time.Time.UnixNano
+	l.elsewhere.Store(&elsewhere{})
 	for i := range l.shards {
 		l.shards[i] = newShard()
 	}
@@ -66,10 +79,10 @@ func (l *Limiter) Reserve(_ context.Context, now time.Time, claims []Claim) (Res
 	le := newLease(l, len(claims))
 	locked := l.lockFor(claims)
 	defer l.unlock(locked)
-	// The axis time is read under the locks: it is then no older than what an
+	// The moment is read under the locks: it is then no older than what an
 	// earlier holder of them has seen of the same caller's clock.
-	axis := l.clock.at(now)
-	failures := l.planLocked(now, axis, claims, le)
+	m := l.clock.at(now)
+	failures := l.planLocked(m, claims, le)
 	if len(failures) > 0 {
 		l.refused.Add(1)
 		return nil, failures
@@ -80,7 +93,7 @@ func (l *Limiter) Reserve(_ context.Context, now time.Time, claims []Claim) (Res
 	}
 	for i := range le.holds {
 		h := &le.holds[i]
-		h.view = h.counter.view(now, h.limit)
+		h.view = h.counter.view(m, h.limit)
 	}
 	l.open.Add(1)
 	l.reserved.Add(1)
@@ -89,27 +102,28 @@ func (l *Limiter) Reserve(_ context.Context, now time.Time, claims []Claim) (Res
 
 // planLocked finds every claim's counter, notes it in the lease, and reports
 // the claims that do not fit, counting earlier claims on the same counter.
-func (l *Limiter) planLocked(now time.Time, axis int64, claims []Claim, le *Lease) []Failure {
+func (l *Limiter) planLocked(m moment, claims []Claim, le *Lease) []Failure {
 	var failures []Failure
 	for i := range claims {
 		cl, h := &claims[i], &le.holds[i]
 		s := l.shardOf(cl.Counter)
-		s.sweepLocked(now, axis, sweepPerClaim)
-		c := s.getLocked(keyOf(cl, now), cl.Limit, now, axis, l.room)
+		s.sweepLocked(m, sweepPerClaim)
+		c := l.admitLocked(s, m, cl)
 		if c == nil {
 			failures = append(failures, Failure{Index: i, Wait: time.Second, View: View{Limit: cl.Limit}, Store: StoreOverflow})
 			continue
 		}
 		c.pinned = true
+		c.lookElsewhere(&l.elsewhere)
 		h.counter, h.reserved, h.amount, h.limit = c, cl.Amount, cl.Amount, cl.Limit
-		c.refresh(axis, cl.Limit)
+		c.refresh(m.axis, cl.Limit)
 		want := addSat(c.planned, cl.Amount)
-		if wait := c.wait(now, want, cl.Limit); wait > 0 {
+		if wait := c.wait(m, want, cl.Limit); wait > 0 {
 			failures = append(failures, Failure{
 				Index:     i,
 				Available: subSat(c.available(cl.Limit), c.planned),
 				Wait:      wait,
-				View:      c.view(now, cl.Limit),
+				View:      c.view(m, cl.Limit),
 			})
 		}
 		c.planned = want
@@ -130,21 +144,22 @@ const sweepPerClaim = 2
 // are ignored. A counter that does not exist is shown whole.
 func (l *Limiter) Peek(now time.Time, claims []Claim) []View {
 	views := make([]View, len(claims))
-	axis := l.clock.at(now)
+	m := l.clock.at(now)
 	for i := range claims {
 		cl := &claims[i]
 		if err := cl.check(); err != nil {
 			panic("BUG: " + err.Error())
 		}
 		s := l.shardOf(cl.Counter)
-		key := keyOf(cl, now)
+		key := keyOf(cl, m)
 		s.mu.Lock()
 		c := s.counters[key]
 		if c == nil {
-			c = newCounter(key, cl.Limit, axis)
+			c = newCounter(key, cl.Limit, m.axis)
 		}
-		c.refresh(axis, cl.Limit)
-		views[i] = c.view(now, cl.Limit)
+		c.lookElsewhere(&l.elsewhere)
+		c.refresh(m.axis, cl.Limit)
+		views[i] = c.view(m, cl.Limit)
 		s.mu.Unlock()
 	}
 	return views
@@ -158,6 +173,10 @@ func (l *Limiter) Stats() Stats {
 		Refused:    l.refused.Load(),
 		Settled:    l.settled.Load(),
 		Cancelled:  l.cancelled.Load(),
+
+		ClockSteps: l.clock.calendar.steps.Load(),
+		ClockStep:  time.Duration(l.clock.calendar.step.Load()),
+		Restored:   len(l.elsewhere.Load().amounts),
 	}
 	for _, s := range l.shards {
 		s.mu.Lock()

@@ -31,7 +31,7 @@ func TestIdleFullCountersAreForgotten(t *testing.T) {
 func TestForgettingNeverGrants(t *testing.T) {
 	sweep := func(l *Limiter, now time.Time) {
 		for _, s := range l.shards {
-			s.sweepLocked(now, l.clock.at(now), 2*len(s.list))
+			s.sweepLocked(l.clock.at(now), 2*len(s.list))
 		}
 	}
 	minute := func(limit, amount int64) Claim { return tokens("a", limit, amount) }
@@ -78,7 +78,7 @@ func TestCalendarCountersAreForgottenAfterTheirPeriod(t *testing.T) {
 	mustReserve(t, l, now, calendar("d", CalendarDay, 100, 10)).Settle(now, nil)
 	sweep := func(now time.Time) int {
 		for _, s := range l.shards {
-			s.sweepLocked(now, l.clock.at(now), 2*len(s.list))
+			s.sweepLocked(l.clock.at(now), 2*len(s.list))
 		}
 		return l.Stats().Counters
 	}

@@ -108,7 +108,7 @@ func checkWait(t *rapid.T, l *Limiter, now time.Time, claim Claim, f Failure) {
 	}
 	// Peek moves the counter's time on, which a later call can't undo, so the
 	// question is put to a copy.
-	c := l.shardOf(claim.Counter).counters[keyOf(&claim, now)]
+	c := l.shardOf(claim.Counter).counters[keyOf(&claim, l.clock.at(now))]
 	b := c.bucket
 	b.oldest, b.newest = nil, nil
 	axis := b.last

@@ -34,6 +34,20 @@ type Reservation interface {
 	Available(i int) int64
 }
 
+// Booking is what was charged in one period of a calendar window.
+type Booking struct {
+	// Period is its beginning, in UTC.
+	Period time.Time
+	Amount int64
+}
+
+// Booker is a Reservation that knows the periods it was charged in.
+type Booker interface {
+	// Bookings are the charges of claim i by period, once it is settled: none where
+	// nothing was charged, or the window is no calendar's.
+	Bookings(i int) []Booking
+}
+
 // StoreState says why a counter can't be had, as opposed to being used up. The
 // zero value means that it can.
 type StoreState string
