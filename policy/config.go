@@ -32,6 +32,9 @@ type Config struct {
 	// Prices by model, for the unit cost. A model that is missing makes a cost
 	// limit fail as an evaluation error: it is never free.
 	Prices map[string]Price
+	// Discount is what a payer is spared of a model's price, in millionths, beside
+	// what the price says; nil: nothing. It must always say the same.
+	Discount func(tenant, team, model string) int64
 	// Models holds per-model defaults. A model need not be listed.
 	Models map[string]Model
 	// Labels are the labels that addLabels may name. Nil admits every
@@ -72,10 +75,17 @@ type TenantInfo struct {
 	Labels         map[string]string
 }
 
-// Price of a model in micro-units of the price table's currency for one
-// million tokens.
+// Price of a model in micro-units of a currency for one million tokens.
 type Price struct {
 	Input, CachedInput, Output int64
+	// Reasoning is for reasoning tokens where ReasoningApart is set; they are
+	// output like any other where it is not.
+	Reasoning      int64
+	ReasoningApart bool
+	// Currency is the ISO 4217 code. Limits add up no two of them.
+	Currency string
+	// Discount is what the payer is spared, in millionths.
+	Discount int64
 }
 
 // Model holds the defaults of one model.
@@ -166,8 +176,11 @@ func (c *Config) validate(p *problems) {
 		}
 	}
 	for name, price := range c.Prices {
-		if price.Input < 0 || price.CachedInput < 0 || price.Output < 0 {
+		if min(price.Input, price.CachedInput, price.Output, price.Reasoning) < 0 {
 			bad("policy.prices", "model %q: a price is below 0", cut(name, 80))
+		}
+		if price.Discount < 0 || price.Discount > fullDiscount {
+			bad("policy.prices", "model %q: the discount is outside 0 to %d millionths", cut(name, 80), fullDiscount)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Claims)) {

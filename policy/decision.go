@@ -165,6 +165,10 @@ type Limit struct {
 	Estimate int64
 	// OnStoreError is Deny, Allow or Local.
 	OnStoreError string
+	// WarnAt are the per cents of Limit at whose use a warning is given, ascending.
+	WarnAt []int64
+	// Warned is the highest of them that is reached; see [Decision.NoteUsed].
+	Warned int64
 }
 
 // LimitFailure reports that Decision.Limits[Index] could not be reserved.

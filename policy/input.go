@@ -41,7 +41,12 @@ type RequestInput struct {
 	// is multiplied by it.
 	Prompts int64
 	// MaxTokens is nil when the client gave none.
-	MaxTokens                                                *int64
+	MaxTokens *int64
+	// LearnedOutput is how many tokens an answer to such a request tends to have,
+	// nil where that is not known. No expression sees it: it stands in for the cap
+	// where output is estimated and the client has given no MaxTokens, and never
+	// raises it.
+	LearnedOutput                                            *int64
 	InputTokensEstimate, BodyBytes, MessageCount, ImageCount int64
 	ToolNames, Modalities                                    []string
 	SessionID, User                                          *string

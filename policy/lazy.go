@@ -121,13 +121,13 @@ func (c *scanned) check() error {
 
 var scanStatuses = []string{"complete", "partial", "timeout", "unavailable"}
 
-// costEstimate is the price of the whole prompt and the capped output, in
-// micro-units, rounded up.
+// costEstimate is the price of the whole prompt and of the output that is
+// reserved.
 func (e *evaluation) costEstimate() (int64, error) {
 	if e.in.Observer != nil {
 		e.in.Observer.Read("request.input_tokens")
 	}
-	price, ok := e.set.cfg.Prices[e.in.Request.Model]
+	price, ok := e.price()
 	if !ok {
 		return 0, &evalError{kind: ErrorValue, text: "the model has no price"}
 	}
@@ -139,16 +139,23 @@ func (e *evaluation) costEstimate() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return price.cost(t.n, 0, output)
+	return price.mostCost(t.n, output)
 }
 
-// outputTokens is what the request may generate at most.
+// outputTokens is what is reserved for the request's output: as much as it may
+// generate, or, where the client has not said how much, as much as such requests
+// have taken so far.
 func (e *evaluation) outputTokens() (int64, error) {
-	choices, err := mulInt(e.effective.n, max(e.in.Request.Prompts, 1))
+	r := &e.in.Request
+	choices, err := mulInt(e.effective.n, max(r.Prompts, 1))
 	if err != nil {
 		return 0, err
 	}
-	return mulInt(e.effective.maxTokens, choices)
+	each := e.effective.maxTokens
+	if r.LearnedOutput != nil && r.MaxTokens == nil {
+		each = min(each, max(*r.LearnedOutput, 1))
+	}
+	return mulInt(each, choices)
 }
 
 // countedTokens is inputTokens for the evaluator's own use, which obeys absent
@@ -159,55 +166,6 @@ func (e *evaluation) countedTokens() *tokenCount {
 	}
 	return e.inputTokens()
 }
-
-// cost prices tokens in micro-units, rounded up. cached tokens are part of
-// input.
-func (p Price) cost(input, cached, output int64) (int64, error) {
-	var total uint128
-	total.addMul(input-cached, p.Input)
-	total.addMul(cached, p.CachedInput)
-	total.addMul(output, p.Output)
-	const million = 1_000_000
-	total.add(million - 1)
-	if total.overflow || total.hi >= million {
-		return 0, &evalError{kind: ErrorValue, text: "the cost overflows"}
-	}
-	units, _ := bits.Div64(total.hi, total.lo, million)
-	if units > math.MaxInt64 {
-		return 0, &evalError{kind: ErrorValue, text: "the cost overflows"}
-	}
-	return int64(units), nil
-}
-
-// Cost prices a usage by the table, in micro-units, rounded up. ok is false
-// where the price or the usage gives none.
-func (p Price) Cost(u Usage) (units int64, ok bool) {
-	if u.CachedInputTokens > u.InputTokens {
-		return 0, false
-	}
-	units, err := p.cost(u.InputTokens, u.CachedInputTokens, u.OutputTokens)
-	return units, err == nil
-}
-
-// uint128 sums products of non-negative 64-bit integers.
-type uint128 struct {
-	hi, lo   uint64
-	overflow bool
-}
-
-func (u *uint128) addMul(a, b int64) {
-	if a < 0 || b < 0 {
-		u.overflow = true
-		return
-	}
-	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	var carry uint64
-	u.lo, carry = bits.Add64(u.lo, lo, 0)
-	u.hi, carry = bits.Add64(u.hi, hi, carry)
-	u.overflow = u.overflow || carry != 0
-}
-
-func (u *uint128) add(n uint64) { u.addMul(int64(n), 1) }
 
 func mulInt(a, b int64) (int64, error) {
 	hi, lo := bits.Mul64(uint64(max(a, 0)), uint64(max(b, 0)))

@@ -16,6 +16,8 @@ type limitDoc struct {
 	key              []exprDoc
 	estimate, charge exprDoc
 	onStoreError     string
+	currency         string  // of the unit cost; empty: whatever the models have
+	warnAt           []int64 // per cent, ascending
 }
 
 func decodeLimits(p *problems, n node, names ruleNames) []limitDoc {
@@ -24,7 +26,7 @@ func decodeLimits(p *problems, n node, names ruleNames) []limitDoc {
 	}
 	var out []limitDoc
 	for _, e := range n.listMax(p, maxLimits) {
-		f := e.fields(p, "name", "when", "unit", "window", "limit", "key", "estimate", "charge", "onStoreError")
+		f := e.fields(p, "name", "when", "unit", "window", "limit", "key", "estimate", "charge", "onStoreError", "currency", "warnAt")
 		d := limitDoc{
 			at: e, when: exprField(p, f, "when"), estimate: exprField(p, f, "estimate"), charge: exprField(p, f, "charge"),
 			onStoreError: storeDeny,
@@ -47,9 +49,64 @@ func decodeLimits(p *problems, n node, names ruleNames) []limitDoc {
 		if v, ok := f["onStoreError"]; ok {
 			d.onStoreError = v.oneOf(p, storeDeny, "Allow", "Local")
 		}
+		d.decodeCurrency(p, f)
+		d.decodeWarnAt(p, f)
 		out = append(out, d)
 	}
 	return out
+}
+
+// maxWarnAt bounds the thresholds of a limit.
+const maxWarnAt = 8
+
+// decodeWarnAt reads at which per cents of the limit a warning is given.
+func (d *limitDoc) decodeWarnAt(p *problems, f map[string]node) {
+	v, ok := f["warnAt"]
+	if !ok {
+		return
+	}
+	if d.unit == Concurrency {
+		v.errorf(p, "a concurrency limit has no warnAt: slots come and go")
+		return
+	}
+	for _, e := range v.listMax(p, maxWarnAt) {
+		n := e.integer(p)
+		switch last := len(d.warnAt) - 1; {
+		case n < 1 || n > 100:
+			e.errorf(p, "%d is no percentage: give 1 to 100", n)
+		case last >= 0 && n <= d.warnAt[last]:
+			e.errorf(p, "the percentages should ascend: %d comes after %d", n, d.warnAt[last])
+		default:
+			d.warnAt = append(d.warnAt, n)
+		}
+	}
+}
+
+// decodeCurrency reads the one currency that a cost limit adds up.
+func (d *limitDoc) decodeCurrency(p *problems, f map[string]node) {
+	v, ok := f["currency"]
+	if !ok {
+		return
+	}
+	if d.unit != Cost && d.unit != "" {
+		v.errorf(p, "a limit in %s has no currency: only one in cost does", d.unit)
+		return
+	}
+	s := v.str(p)
+	if !isCurrency(s) {
+		v.errorf(p, "the currency should be a code of three capital letters, like USD")
+		return
+	}
+	d.currency = s
+}
+
+func isCurrency(s string) bool {
+	for i := range len(s) {
+		if s[i] < 'A' || s[i] > 'Z' {
+			return false
+		}
+	}
+	return len(s) == 3
 }
 
 func unitNames() []string {

@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strconv"
 	"time"
@@ -69,6 +70,9 @@ func (e *evaluation) resolveForCharge(l *limit) {
 
 // reserve evaluates the i-th limit of the policy. applies is false when its condition is.
 func (a *activation) reserve(l *limit, i int) (out Limit, applies bool, err error) {
+	if a.e.otherCurrency(l) {
+		return out, false, nil
+	}
 	if l.when != nil {
 		if applies, err = a.bool(l.when); err != nil || !applies {
 			return out, false, err
@@ -76,7 +80,7 @@ func (a *activation) reserve(l *limit, i int) (out Limit, applies bool, err erro
 	}
 	out = Limit{
 		Rule: l.ref, Binding: a.b.name, Mode: a.b.mode, Unit: l.doc.unit, Window: l.doc.window,
-		OnStoreError: l.doc.onStoreError, Key: []string{},
+		OnStoreError: l.doc.onStoreError, WarnAt: l.doc.warnAt, Key: []string{},
 	}
 	if out.Limit, err = a.int(l.limit); err != nil {
 		return out, false, err
@@ -119,8 +123,9 @@ func (a *activation) key(parts []*expression) ([]string, error) {
 
 // counterPrefix encodes what makes a counter, its key aside: each part with its
 // length, so that no choice of separators can make two identities equal. The
-// mode is part of it, as a rehearsal never counts in the real counter.
-func counterPrefix(b *binding, l *limit) string {
+// mode is part of it, as a rehearsal never counts in the real counter, and so is
+// the currency, which no sum survives a change of.
+func counterPrefix(b *binding, l *limit, currency string) string {
 	window := l.doc.window.Calendar
 	if window == "" {
 		window = strconv.FormatInt(int64(l.doc.window.Duration/time.Second), 10)
@@ -128,6 +133,9 @@ func counterPrefix(b *binding, l *limit) string {
 	var out []byte
 	for _, p := range []string{b.policy.name, l.doc.name, b.name, string(b.mode), string(l.doc.unit), window} {
 		out = appendPart(out, p)
+	}
+	if currency != "" {
+		out = appendPart(out, currency)
 	}
 	return string(out)
 }
@@ -214,6 +222,29 @@ func (d *Decision) RefuseLimits(failed []LimitFailure) {
 	d.conclude()
 }
 
+// NoteUsed says how much of Limits[i] is used, once it is reserved: the request's
+// own estimate included. It returns the highest threshold of its warnAt that is
+// reached, and whether this request is the one that has reached it; 0 for none.
+func (d *Decision) NoteUsed(i int, used, limit int64) (percent int64, crossed bool) {
+	l := &d.Limits[i]
+	for _, at := range l.WarnAt {
+		if reached(used, limit, at) {
+			l.Warned = at
+		}
+	}
+	return l.Warned, l.Warned > 0 && !reached(used-l.Estimate, limit, l.Warned)
+}
+
+// reached reports whether used is percent or more of limit.
+func reached(used, limit, percent int64) bool {
+	if used < 0 {
+		return false
+	}
+	uh, ul := bits.Mul64(uint64(used), 100)
+	lh, ll := bits.Mul64(uint64(max(limit, 0)), uint64(percent))
+	return uh > lh || uh == lh && ul >= ll
+}
+
 func (l *Limit) refusal(f LimitFailure) Reason {
 	switch {
 	case f.StoreFailed:
@@ -229,6 +260,21 @@ func (l *Limit) refusal(f LimitFailure) Reason {
 // Limits. A charge that fails or is negative is the estimate instead, and is
 // added to Errors. Concurrency limits are charged 0.
 func (d *Decision) Charges(u Usage) []int64 {
+	out := d.charges(u, func(i int, err error) {
+		if !skipped(err) {
+			d.addError(d.kept[i].at, d.kept[i].a.errorRef(LimitRule, d.Limits[i].Rule, err))
+		}
+	})
+	d.sortLists()
+	return out
+}
+
+// ChargesSoFar is Charges for a request that runs on, of what it has used by now.
+// Nothing is added to Errors: what fails now fails at the end too, or is of no
+// account then.
+func (d *Decision) ChargesSoFar(u Usage) []int64 { return d.charges(u, func(int, error) {}) }
+
+func (d *Decision) charges(u Usage, failed func(i int, err error)) []int64 {
 	out := make([]int64, len(d.Limits))
 	if d.e == nil || len(out) == 0 {
 		return out
@@ -246,18 +292,42 @@ func (d *Decision) Charges(u Usage) []int64 {
 		}
 		if err != nil {
 			amount = l.Estimate
-			if !skipped(err) {
-				d.addError(d.kept[i].at, d.kept[i].a.errorRef(LimitRule, l.Rule, err))
-			}
+			failed(i, err)
 		}
 		out[i] = amount
 	}
 	for i := range d.kept {
 		d.kept[i].a.e.usage = nil
 	}
-	d.sortLists()
 	return out
 }
+
+// OutputReserved is how many tokens of output the request may have before it is
+// beyond what any of its limits has reserved for them. Where a limit has an
+// estimate or a charge of its own nobody can tell, and it is 0. ok is false where
+// no limit counts output.
+func (d *Decision) OutputReserved() (tokens int64, ok bool) {
+	for i := range d.kept {
+		r := &d.kept[i]
+		switch {
+		case r.limit.doc.unit == Concurrency:
+			continue
+		case r.limit.charge != nil || r.limit.estimate != nil && r.limit.doc.unit.countsOutput():
+			return 0, true
+		case !r.limit.doc.unit.countsOutput():
+			continue
+		}
+		n, err := r.a.e.outputTokens()
+		if err != nil {
+			return 0, true
+		}
+		tokens, ok = n, true
+	}
+	return tokens, ok
+}
+
+// countsOutput reports whether more output is more of the unit.
+func (u Unit) countsOutput() bool { return u == OutputTokens || u == Tokens || u == Cost }
 
 func (e *evaluation) charge(r *reservation, u Usage, estimate int64) (amount int64, err error) {
 	defer func() {

@@ -248,7 +248,10 @@ func TestPriceCost(t *testing.T) {
 	p := Price{Input: 200_000, CachedInput: 20_000, Output: 600_000}
 	f(p, Usage{InputTokens: 900, CachedInputTokens: 600, OutputTokens: 250}, 222, true)
 	f(p, Usage{}, 0, true)
-	f(p, Usage{InputTokens: 1}, 1, true) // rounded up
+	f(p, Usage{InputTokens: 2}, 0, true)                  // 0.4
+	f(p, Usage{InputTokens: 3}, 1, true)                  // 0.6
+	f(p, Usage{InputTokens: 3, OutputTokens: 1}, 2, true) // 0.6 and 0.6, each rounded
+	f(p, Usage{OutputTokens: 1, ReasoningTokens: 2}, 0, false)
 	f(p, Usage{CachedInputTokens: 1}, 0, false)
 	f(p, Usage{InputTokens: -1}, 0, false)
 	f(Price{Input: 1 << 62}, Usage{InputTokens: 1 << 62}, 0, false)

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -50,21 +51,27 @@ func deniedBy(rule string) string { return "request denied by " + rule }
 
 // WarningHeaders returns the values of the Warning response headers: at most
 // five, each at most 256 bytes of printable ASCII. A rule that warns for
-// several bindings is named once.
+// several bindings is named once. After the warnings of bindings come those of
+// limits that are used up to one of their thresholds.
 func (d *Decision) WarningHeaders() []string {
 	var out []string
 	seen := map[string]bool{}
-	for _, w := range d.Warnings {
-		text := printable(w.Rule + ": " + w.Message)
+	add := func(rule, message string) {
+		text := printable(rule + ": " + message)
 		const frame = len(`299 sluice ""`)
 		text = text[:min(len(text), maxWarningHeader-frame)]
-		if seen[text] {
-			continue
+		if seen[text] || len(out) == maxWarnings {
+			return
 		}
 		seen[text] = true
 		out = append(out, `299 sluice "`+text+`"`)
-		if len(out) == maxWarnings {
-			break
+	}
+	for _, w := range d.Warnings {
+		add(w.Rule, w.Message)
+	}
+	for i := range d.Limits {
+		if l := &d.Limits[i]; l.Warned > 0 {
+			add(l.Rule, strconv.FormatInt(l.Warned, 10)+" % used")
 		}
 	}
 	return out

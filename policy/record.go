@@ -76,13 +76,15 @@ type RecordEffective struct {
 }
 
 // RecordLimit is a reserved limit. Its key is left out, since it can hold what
-// the client has written. Charged and Available are known at settlement.
+// the client has written. Warned is the highest of the limit's warnAt that is
+// reached, in per cent. Charged and Available are known at settlement.
 type RecordLimit struct {
 	Rule      string `json:"rule"`
 	Binding   string `json:"binding"`
 	Enforced  bool   `json:"enforced"`
 	Limit     int64  `json:"limit"`
 	Reserved  int64  `json:"reserved"`
+	Warned    int64  `json:"warned,omitempty"`
 	Charged   *int64 `json:"charged,omitempty"`
 	Available *int64 `json:"available,omitempty"`
 }
@@ -122,6 +124,7 @@ type RecordRequest struct {
 	N                   int64             `json:"n"`
 	Prompts             int64             `json:"prompts,omitempty"`
 	MaxTokens           *int64            `json:"max_tokens,omitempty"`
+	LearnedOutput       *int64            `json:"learned_output,omitempty"`
 	InputTokensEstimate int64             `json:"input_tokens_estimate"`
 	InputTokens         *int64            `json:"input_tokens,omitempty"`
 	InputTokensExact    *bool             `json:"input_tokens_exact,omitempty"`
@@ -204,7 +207,7 @@ func (d *Decision) recordInput(in *Input, hash func(string) string) RecordInput 
 		Request: RecordRequest{
 			Operation: q.Operation, Dialect: q.Dialect, Method: q.Method, Path: q.Path,
 			Model: q.Model, RequestedModel: q.RequestedModel, ModelFamily: q.ModelFamily, Stream: q.Stream, N: q.N, Prompts: q.Prompts, MaxTokens: q.MaxTokens,
-			InputTokensEstimate: q.InputTokensEstimate, BodyBytes: q.BodyBytes, MessageCount: q.MessageCount, ImageCount: q.ImageCount,
+			LearnedOutput: q.LearnedOutput, InputTokensEstimate: q.InputTokensEstimate, BodyBytes: q.BodyBytes, MessageCount: q.MessageCount, ImageCount: q.ImageCount,
 			ToolNames: notNil(q.ToolNames), Modalities: notNil(q.Modalities), Headers: notNilMap(q.Headers),
 			SessionID: hashed(q.SessionID), User: hashed(q.User), SourceIP: hashed(&q.SourceIP),
 		},
@@ -282,7 +285,7 @@ func (d *Decision) recordLimits(charged, available []int64) []RecordLimit {
 	out := make([]RecordLimit, len(d.Limits))
 	for i := range d.Limits {
 		l := &d.Limits[i]
-		out[i] = RecordLimit{Rule: l.Rule, Binding: l.Binding, Enforced: l.Mode == Enforced, Limit: l.Limit, Reserved: l.Estimate}
+		out[i] = RecordLimit{Rule: l.Rule, Binding: l.Binding, Enforced: l.Mode == Enforced, Limit: l.Limit, Reserved: l.Estimate, Warned: l.Warned}
 		if i < len(charged) {
 			out[i].Charged = &charged[i]
 		}

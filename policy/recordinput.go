@@ -152,7 +152,7 @@ func (r *Record) AsInput(s *Set) *Input {
 		Request: RequestInput{
 			Operation: q.Operation, Dialect: q.Dialect, Method: q.Method, Path: q.Path,
 			Model: q.Model, RequestedModel: q.RequestedModel, ModelFamily: q.ModelFamily, Stream: q.Stream, N: q.N, Prompts: q.Prompts, MaxTokens: q.MaxTokens,
-			InputTokensEstimate: q.InputTokensEstimate, BodyBytes: q.BodyBytes, MessageCount: q.MessageCount, ImageCount: q.ImageCount,
+			LearnedOutput: q.LearnedOutput, InputTokensEstimate: q.InputTokensEstimate, BodyBytes: q.BodyBytes, MessageCount: q.MessageCount, ImageCount: q.ImageCount,
 			ToolNames: q.ToolNames, Modalities: q.Modalities, Headers: q.Headers, SourceIP: q.SourceIP,
 			SessionID: optionalText(q.SessionID), User: optionalText(q.User),
 		},

@@ -128,6 +128,10 @@ func (in *Input) freeze() *Input {
 		n := *r.MaxTokens
 		r.MaxTokens = &n
 	}
+	if r.LearnedOutput != nil {
+		n := *r.LearnedOutput
+		r.LearnedOutput = &n
+	}
 	r.SessionID, r.User = cloneText(r.SessionID), cloneText(r.User)
 	r.ToolNames, r.Modalities = cloneTexts(r.ToolNames), cloneTexts(r.Modalities)
 	out.DeclaredLabels = cloneTexts(in.DeclaredLabels)

@@ -180,6 +180,7 @@ func build(p *problems, cfg *Config, docs documents) *Set {
 	for _, bd := range bindings {
 		bd.policy = compiledBy[bd.doc.policy]
 		b.checkZones(bd)
+		b.checkCurrencies(bd)
 	}
 	s.order(bindings)
 	s.share()
@@ -294,7 +295,9 @@ func (s *Set) order(all []*binding) {
 	for _, b := range all {
 		b.constrain(&room)
 		for j := range b.policy.limits {
-			b.counters = append(b.counters, counterPrefix(b, &b.policy.limits[j]))
+			l := &b.policy.limits[j]
+			currency, _ := s.cfg.currencyOf(b, l) // an error is reported by checkCurrencies
+			b.counters = append(b.counters, counterPrefix(b, l, currency))
 		}
 		if b.mode == Shadow {
 			s.shadow = append(s.shadow, b)

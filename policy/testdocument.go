@@ -131,14 +131,18 @@ func decodeTestConfig(p *problems, n node) Config {
 	if v, ok := f["prices"]; ok {
 		c.Prices = map[string]Price{}
 		for _, e := range v.entries(p) {
-			g := e.value.fields(p, "input", "cachedInput", "output")
+			g := e.value.fields(p, "input", "cachedInput", "output", "reasoning", "currency")
 			number := func(name string) int64 {
 				if v, ok := g[name]; ok {
 					return v.integer(p)
 				}
 				return 0
 			}
-			c.Prices[e.key] = Price{Input: number("input"), CachedInput: number("cachedInput"), Output: number("output")}
+			price := Price{
+				Input: number("input"), CachedInput: number("cachedInput"), Output: number("output"), Reasoning: number("reasoning"), Currency: strField(p, g, "currency"),
+			}
+			_, price.ReasoningApart = g["reasoning"]
+			c.Prices[e.key] = price
 		}
 	}
 	return c
@@ -167,6 +171,8 @@ func testVariables(p *problems, at node, c Config) testInputs {
 	for _, v := range slices.Concat(requestVariables(), identityVariables()) {
 		out[v.name] = v
 	}
+	// No expression sees it, but what a limit reserves depends on it.
+	out["request.learned_output"] = variable{name: "request.learned_output", typ: cel.OptionalType(cel.IntType)}
 	for name, t := range c.Claims {
 		v, err := claimVariable(name, t)
 		if err != nil {

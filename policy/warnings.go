@@ -35,6 +35,7 @@ const (
 	WarnContradicts   WarningKind = "no-pool-left"
 	WarnShadowEffect  WarningKind = "effect-not-applied"
 	WarnDecided       WarningKind = "decided-by-binding"
+	WarnCurrency      WarningKind = "currency-unpriced"
 )
 
 // operations of the gateway's routes. More may come, so another name in a
@@ -89,6 +90,7 @@ func (b *builder) reviewBinding(bd *binding) {
 		b.warn(WarnSelectsNone, bd.doc.at.place(), "every tenant that the binding selects is excluded, so it selects nothing")
 	}
 	b.reviewTenants(bd)
+	b.reviewCurrencies(bd)
 	served := func(pattern string) bool {
 		return slices.ContainsFunc(b.cfg.Pools, func(p Pool) bool {
 			return slices.ContainsFunc(p.Models, func(m string) bool { return globMatch(pattern, m) })

@@ -120,7 +120,7 @@ func policyConfig(cfg *Config, prices *chargeback.Prices, now time.Time) policy.
 			continue
 		}
 		if p, ok := prices.Price(m.Name, now); ok {
-			pc.Prices[m.Name] = policy.Price{Input: p.Input, CachedInput: p.CachedInput, Output: p.Output}
+			pc.Prices[m.Name] = policy.Price{Input: p.Input, CachedInput: p.CachedInput, Output: p.Output, Currency: p.Currency}
 		}
 	}
 	for i := range cfg.Pools {

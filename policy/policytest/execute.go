@@ -169,6 +169,9 @@ func (g given) request() policy.RequestInput {
 	if n, ok := g["request.max_tokens"].(int64); ok {
 		r.MaxTokens = &n
 	}
+	if n, ok := g["request.learned_output"].(int64); ok {
+		r.LearnedOutput = &n
+	}
 	return r
 }
 

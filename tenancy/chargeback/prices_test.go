@@ -2,6 +2,7 @@ package chargeback
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/big"
 	"os"
@@ -215,4 +216,32 @@ func FuzzPrices(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestRounding: a meter's cost is what the table says that policies go by too.
+func TestRounding(t *testing.T) {
+	text, err := os.ReadFile("testdata/rounding.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		var tokens, price, discount, want int64
+		if _, err := fmt.Sscan(line, &tokens, &price, &discount, &want); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if discount != 0 {
+			continue // the table of prices has none
+		}
+		rows++
+		if got := costOf(tokens, price); got != want {
+			t.Errorf("%d tokens at %d: %d, want %d", tokens, price, got, want)
+		}
+	}
+	if rows < 15 {
+		t.Errorf("%d rows of the table were looked at", rows)
+	}
 }
