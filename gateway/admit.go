@@ -196,7 +196,7 @@ func (ex *exchange) fillInput(ctx *fasthttp.RequestCtx, labels []string) {
 	if q == nil {
 		return
 	}
-	r.Stream, r.N, r.MaxTokens = q.Stream, q.Choices(), q.MaxTokens
+	r.Stream, r.N, r.MaxTokens, r.LearnedOutput = q.Stream, q.Choices(), q.MaxTokens, ex.expectOutput()
 	r.Prompts = int64(q.PromptCount)
 	r.InputTokensEstimate = int64(ex.estimate())
 	r.BodyBytes, r.MessageCount, r.ImageCount = int64(len(ex.body)), int64(q.MessageCount), int64(q.ImageCount)
@@ -338,7 +338,7 @@ func (ex *exchange) denied() *rejection {
 func (ex *exchange) refusedUnit() string {
 	for _, i := range ex.refused {
 		l := &ex.limits[i]
-		if l.Rule == ex.decision.Rule && dimension(l.Unit) == "tokens" {
+		if l.Rule == ex.decision.Rule && inTokens(l.Unit) {
 			return "tokens"
 		}
 	}

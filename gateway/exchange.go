@@ -97,6 +97,7 @@ type exchange struct {
 type reservedLimit struct {
 	lease   ratelimit.Reservation
 	indices []int // into exchange.limits, parallel to the claims
+	local   bool  // of this process alone, since their store could not be reached
 }
 
 // clientLeft is called by the watcher: it wakes the owner and frees the

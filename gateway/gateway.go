@@ -102,11 +102,16 @@ type State struct {
 // Parts are what a Gateway works with, whatever the generation; all but
 // Decisions, Health, Log and Details must be given.
 type Parts struct {
-	Router    Router
-	Limiter   Limiter
-	Tokenizer Tokenizer
-	Ledger    Ledger
-	Meter     Meter
+	Router  Router
+	Limiter Limiter
+	// LocalLimiter holds the counters of limits that say Local while theirs can't be
+	// had, with LocalFraction of their size, above 0 and at most 1; nil refuses them,
+	// like those that say Deny.
+	LocalLimiter  Limiter
+	LocalFraction float64
+	Tokenizer     Tokenizer
+	Ledger        Ledger
+	Meter         Meter
 	// Decisions is the decision log, nil for none.
 	Decisions Decisions
 	Health    Health
@@ -132,6 +137,9 @@ type Gateway struct {
 
 	rehearsals rehearsals
 	work       *workClock
+	lengths    lengths
+	crossings  crossings
+	store      storeWatch
 
 	draining atomic.Bool
 	stopping atomic.Bool
@@ -158,6 +166,7 @@ func New(cfg Config, parts Parts, st *State) (*Gateway, error) {
 		g.log = slog.New(slog.DiscardHandler)
 	}
 	g.live.init()
+	g.lengths.init()
 	g.conns.init()
 	g.state.Store(st)
 	g.rehearsals.start(g)

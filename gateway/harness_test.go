@@ -387,10 +387,24 @@ type memoryMeter struct {
 	ignored   atomic.Int64 // labels of callers that are not trusted
 	skipped   atomic.Int64 // rehearsals
 	rehearsed []policy.RehearsalOutcome
+
+	thresholds, storeFailures []string
 }
 
 func (m *memoryMeter) LabelIgnored()     { m.ignored.Add(1) }
 func (m *memoryMeter) RehearsalSkipped() { m.skipped.Add(1) }
+
+func (m *memoryMeter) LimitReached(l *policy.Limit, percent int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.thresholds = append(m.thresholds, fmt.Sprintf("%s %d", l.Rule, percent))
+}
+
+func (m *memoryMeter) StoreFailed(state ratelimit.StoreState, how string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.storeFailures = append(m.storeFailures, string(state)+" "+how)
+}
 
 func (m *memoryMeter) Rehearsed(_ string, o policy.RehearsalOutcome) {
 	m.mu.Lock()

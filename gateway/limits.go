@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -21,7 +20,7 @@ func (ex *exchange) reserve(ctx *fasthttp.RequestCtx) *rejection {
 	var indices []int
 	var failed []policy.LimitFailure
 	for i := range ex.limits {
-		c := claim(&ex.limits[i])
+		c := ex.claim(&ex.limits[i])
 		if ex.limits[i].Mode == policy.Enforced {
 			enforced, indices = append(enforced, c), append(indices, i)
 			continue
@@ -34,6 +33,7 @@ func (ex *exchange) reserve(ctx *fasthttp.RequestCtx) *rejection {
 	defer ex.verdictStands()
 	if len(failed) == 0 {
 		ex.countReserved()
+		ex.noteUsed(now)
 		return nil
 	}
 	for _, f := range failed {
@@ -42,6 +42,7 @@ func (ex *exchange) reserve(ctx *fasthttp.RequestCtx) *rejection {
 	d.RefuseLimits(failed)
 	if d.Allow {
 		ex.countReserved()
+		ex.noteUsed(now)
 		return nil
 	}
 	ex.setRefusedHeaders(ctx)
@@ -53,7 +54,7 @@ func (ex *exchange) reserve(ctx *fasthttp.RequestCtx) *rejection {
 func (ex *exchange) countReserved() {
 	tokens := int64(0)
 	for i := range ex.limits {
-		if l := &ex.limits[i]; l.Mode == policy.Enforced && dimension(l.Unit) == "tokens" {
+		if l := &ex.limits[i]; l.Mode == policy.Enforced && inTokens(l.Unit) {
 			tokens = max(tokens, l.Estimate)
 		}
 	}
@@ -70,40 +71,92 @@ func (ex *exchange) uncountReserved() {
 	}
 }
 
-// take reserves claims together and remembers the lease, or says which failed. A
-// limit whose counter can't be reached, and whose policy says Allow, is left out
-// and charged when the request is settled. Local would be a bucket of this replica:
-// with counters in its own memory that is the very counter that failed, so it
-// refuses, as Deny does.
+// inTokens reports whether a unit counts tokens.
+func inTokens(u policy.Unit) bool {
+	all, _ := dimensionOf(u)
+	return all == dimTokens
+}
+
+// take reserves claims together and remembers the reservation, or says which
+// failed. Of limits whose counters can't be had, those whose policy says Allow are
+// left out and charged when the request is settled, and those that say Local are
+// reserved in this process, as a part of their size, and charged as well.
 func (ex *exchange) take(now time.Time, claims []ratelimit.Claim, indices []int) []policy.LimitFailure {
+	var local []int
 	for len(claims) > 0 {
 		lease, failures := ex.g.parts.Limiter.Reserve(ex.ctx, now, claims)
 		if len(failures) == 0 {
-			ex.reserved = append(ex.reserved, reservedLimit{lease, indices})
-			return nil
+			ex.reserved = append(ex.reserved, reservedLimit{lease: lease, indices: indices})
+			break
 		}
-		rest, restIndices := ex.without(failures, claims, indices)
+		rest, restIndices := ex.without(failures, claims, indices, &local)
 		if len(rest) == len(claims) {
 			return ex.refusals(failures, indices)
 		}
 		claims, indices = rest, restIndices
 	}
-	return nil
+	if len(local) == 0 {
+		return nil
+	}
+	failed := ex.takeLocal(now, local)
+	if len(failed) > 0 && len(claims) > 0 { // all or none
+		last := len(ex.reserved) - 1
+		ex.reserved[last].lease.Cancel(now)
+		ex.reserved = ex.reserved[:last]
+	}
+	return failed
 }
 
-// without leaves out the claims that may be charged later, and notes them.
-func (ex *exchange) without(failures []ratelimit.Failure, claims []ratelimit.Claim, indices []int) ([]ratelimit.Claim, []int) {
+// without leaves out the claims that need not be reserved in their store, and
+// notes what becomes of them.
+func (ex *exchange) without(failures []ratelimit.Failure, claims []ratelimit.Claim, indices []int, local *[]int) ([]ratelimit.Claim, []int) {
 	var rest []ratelimit.Claim
 	var restIndices []int
 	for i := range claims {
-		failed := slices.ContainsFunc(failures, func(f ratelimit.Failure) bool { return f.Index == i && f.Store != "" })
-		if failed && ex.limits[indices[i]].OnStoreError == ratelimit.OnStoreErrorAllow {
+		at := slices.IndexFunc(failures, func(f ratelimit.Failure) bool { return f.Index == i && f.Store != "" })
+		how := ex.limits[indices[i]].OnStoreError
+		switch {
+		case at >= 0 && how == ratelimit.OnStoreErrorAllow:
 			ex.owed = append(ex.owed, indices[i])
+		case at >= 0 && how == ratelimit.OnStoreErrorLocal && ex.g.parts.LocalLimiter != nil:
+			*local = append(*local, indices[i])
+		default:
+			if at >= 0 {
+				ex.g.storeFailed(failures[at].Store, ratelimit.OnStoreErrorDeny)
+			}
+			rest, restIndices = append(rest, claims[i]), append(restIndices, indices[i])
 			continue
 		}
-		rest, restIndices = append(rest, claims[i]), append(restIndices, indices[i])
+		ex.g.storeFailed(failures[at].Store, how)
 	}
 	return rest, restIndices
+}
+
+// takeLocal reserves limits in this process, together, each with the part of its
+// size that one process may have. A request that is larger than that takes all of
+// it: it can't wait for more.
+func (ex *exchange) takeLocal(now time.Time, indices []int) []policy.LimitFailure {
+	claims := make([]ratelimit.Claim, len(indices))
+	for i, index := range indices {
+		c := ex.claim(&ex.limits[index])
+		c.Limit = localLimit(c.Limit, c.LocalFraction)
+		c.Amount = min(c.Amount, c.Limit)
+		claims[i] = c
+	}
+	lease, failures := ex.g.parts.LocalLimiter.Reserve(ex.ctx, now, claims)
+	if len(failures) > 0 {
+		return ex.refusals(failures, indices)
+	}
+	ex.reserved = append(ex.reserved, reservedLimit{lease: lease, indices: indices, local: true})
+	return nil
+}
+
+// localLimit is a part of a limit, at least 1.
+func localLimit(limit int64, fraction float64) int64 {
+	if fraction <= 0 || fraction >= 1 {
+		return limit
+	}
+	return max(1, int64(float64(limit)*fraction))
 }
 
 // refusals says which limits did not fit.
@@ -116,101 +169,22 @@ func (ex *exchange) refusals(failures []ratelimit.Failure, indices []int) []poli
 	return out
 }
 
-func claim(l *policy.Limit) ratelimit.Claim {
+// claim is what a limit asks of a limiter, for a caller of the tenant.
+func (g *Gateway) claim(l *policy.Limit, tenant string) ratelimit.Claim {
 	return ratelimit.Claim{
 		Counter: l.Counter, Unit: ratelimit.Unit(l.Unit),
 		Window: ratelimit.Window{Duration: l.Window.Duration, Calendar: l.Window.Calendar},
-		Limit:  l.Limit, Amount: l.Estimate, OnStoreError: l.OnStoreError,
+		Limit:  l.Limit, Amount: l.Estimate,
+		Rule: l.Rule, Tenant: tenant, OnStoreError: l.OnStoreError, LocalFraction: g.parts.LocalFraction,
 	}
 }
 
-// setLimitHeaders shows the tightest limit of each dimension as it stands with
-// this request's own reservation. A limit that reserves nothing for the request
-// is not shown: it bounds what one request may ask for, not what is left.
-func (ex *exchange) setLimitHeaders(ctx *fasthttp.RequestCtx) {
-	var shown [2]limitView
-	for _, r := range ex.reserved {
-		for i, index := range r.indices {
-			l := &ex.limits[index]
-			if l.Mode != policy.Enforced || l.Estimate == 0 {
-				continue
-			}
-			switch dimension(l.Unit) {
-			case "requests":
-				shown[0].tightest(r.lease.View(i))
-			case "tokens":
-				shown[1].tightest(r.lease.View(i))
-			}
-		}
-	}
-	for i, dim := range [...]string{"requests", "tokens"} {
-		if shown[i].set {
-			setLimitHeaders(&ctx.Response.Header, dim, shown[i].View)
-		}
-	}
-}
-
-// setRefusedHeaders shows, on a 429, the limit that refused.
-func (ex *exchange) setRefusedHeaders(ctx *fasthttp.RequestCtx) {
-	if ex.decision.Status != fasthttp.StatusTooManyRequests {
-		return
-	}
-	for _, v := range ex.refusedViews {
-		l := &ex.limits[v.index]
-		if dim := dimension(l.Unit); l.Rule == ex.decision.Rule && dim != "" {
-			setLimitHeaders(&ctx.Response.Header, dim, v.view)
-			return
-		}
-	}
+func (ex *exchange) claim(l *policy.Limit) ratelimit.Claim {
+	return ex.g.claim(l, ex.principal.Tenant.ID)
 }
 
 // refusedView is the state of a limit that refused.
 type refusedView struct {
 	index int
 	view  ratelimit.View
-}
-
-// limitView is one limit as rate limit headers show it.
-type limitView struct {
-	ratelimit.View
-	set bool
-}
-
-// tightest keeps, of two limits of a dimension, the one with the smaller
-// remaining, ties to the later reset.
-func (v *limitView) tightest(o ratelimit.View) {
-	if !v.set || o.Remaining < v.Remaining || o.Remaining == v.Remaining && o.Reset > v.Reset {
-		v.View, v.set = o, true
-	}
-}
-
-// dimension says which rate limit headers a unit shows in, if any: money and
-// concurrency have none.
-func dimension(u policy.Unit) string {
-	switch u {
-	case policy.Requests:
-		return "requests"
-	case policy.Tokens, policy.InputTokens, policy.OutputTokens:
-		return "tokens"
-	}
-	return ""
-}
-
-// setLimitHeaders writes the OpenAI names of a dimension's limit.
-func setLimitHeaders(h *fasthttp.ResponseHeader, dim string, v ratelimit.View) {
-	h.Set("x-ratelimit-limit-"+dim, strconv.FormatInt(v.Limit, 10))
-	h.Set("x-ratelimit-remaining-"+dim, strconv.FormatInt(max(v.Remaining, 0), 10))
-	h.Set("x-ratelimit-reset-"+dim, resetDuration(v.Reset))
-}
-
-// resetDuration renders a wait as OpenAI does: 12ms, 1s, 6m0s; rounded up so
-// that it is never a promise that can't be kept.
-func resetDuration(d time.Duration) string {
-	switch {
-	case d <= 0:
-		return "0s"
-	case d < time.Second:
-		return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10) + "ms"
-	}
-	return ((d + time.Second - 1) / time.Second * time.Second).String()
 }

@@ -17,7 +17,7 @@ import (
 
 // available is what a limit's counter has left.
 func (r *rig) available(l policy.Limit) int64 {
-	c := claim(&l)
+	c := r.g.claim(&l, "acme")
 	return r.limiter.Peek(time.Now(), []ratelimit.Claim{c})[0].Remaining
 }
 

@@ -250,7 +250,7 @@ func (r *rehearsal) judge(ctx context.Context) {
 	limits, now := r.what.Limits(), time.Now()
 	var failed []policy.LimitFailure
 	for i := range limits {
-		lease, failures := r.g.parts.Limiter.Reserve(ctx, now, []ratelimit.Claim{claim(&limits[i])})
+		lease, failures := r.g.parts.Limiter.Reserve(ctx, now, []ratelimit.Claim{r.g.claim(&limits[i], r.tenant)})
 		if len(failures) > 0 {
 			f := &failures[0]
 			if f.Store != "" && limits[i].OnStoreError == ratelimit.OnStoreErrorAllow {
@@ -259,7 +259,7 @@ func (r *rehearsal) judge(ctx context.Context) {
 			failed = append(failed, policy.LimitFailure{Index: i, Wait: f.Wait, StoreFailed: f.Store != ""})
 			continue
 		}
-		r.leases = append(r.leases, reservedLimit{lease, []int{i}})
+		r.leases = append(r.leases, reservedLimit{lease: lease, indices: []int{i}})
 	}
 	if len(failed) > 0 {
 		r.what.RefuseLimits(failed)

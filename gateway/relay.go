@@ -42,6 +42,7 @@ type relay struct {
 	lastByteAt time.Time
 	nextBeat   time.Time // when the next keep-alive comment is due
 	end        error     // what Read returns once out is empty
+	use        runningUse
 }
 
 // beginStream makes the relay and waits for the first whole event, so that a
@@ -50,6 +51,7 @@ func (ex *exchange) beginStream() (again bool, rej *rejection) {
 	r := &relay{ex: ex, body: newUpstreamBody(ex.up), hideUsage: !ex.req.StreamOptions.IncludeUsage}
 	r.scan = *sse.NewScanner(ex.g.cfg.EventBytes)
 	ex.upBody, ex.relay = r.body, r
+	r.use.begin(ex)
 	r.lastByteAt = ex.dispatched
 	if beat := ex.g.cfg.KeepAliveComment; beat > 0 {
 		r.nextBeat = time.Now().Add(beat)
@@ -201,6 +203,7 @@ func (r *relay) relayEvents() error {
 			return nil
 		}
 	}
+	r.tellUse()
 	return r.scan.Err()
 }
 

@@ -143,6 +143,12 @@ type Meter interface {
 	// each that was left out for want of room.
 	Rehearsed(tenant string, o policy.RehearsalOutcome)
 	RehearsalSkipped()
+	// LimitReached is told once when the use of a limit's counter comes up to one of
+	// its thresholds, in per cent.
+	LimitReached(l *policy.Limit, percent int64)
+	// StoreFailed is told of each limit whose counter could not be had, and of what
+	// was done: Deny, Allow or Local.
+	StoreFailed(state ratelimit.StoreState, how string)
 	// Reserved is told of the tokens that a request has reserved; release is
 	// called once, when they are settled.
 	Reserved(tenant, model string, tokens int64) (release func())

@@ -121,6 +121,7 @@ func (ex *exchange) finish(end ending) {
 		ex.st.Pricer.Price(row)
 	}
 	charged, available := ex.settleLimits(now, &end.charge, row)
+	ex.learnOutput(&end)
 	ex.endRehearsal(&end.charge, usageOf(&end.charge, row), ex.settlement(now, &end, row, charged, available))
 	ex.uncountReserved()
 	ledgerErr := ex.record(row)
@@ -182,6 +183,9 @@ func (ex *exchange) settleLimits(now time.Time, c *charge, row *tenancy.Row) (ch
 		}
 		for i, index := range r.indices {
 			available[index] = r.lease.Available(i)
+			if r.local && c.settle {
+				ex.chargeOwed(now, &ex.limits[index], all[index]) // its store still has to know
+			}
 		}
 	}
 	if c.settle {
@@ -195,7 +199,7 @@ func (ex *exchange) settleLimits(now time.Time, c *charge, row *tenancy.Row) (ch
 // chargeOwed charges a limit that could not be reserved, and returns what it was
 // charged.
 func (ex *exchange) chargeOwed(now time.Time, l *policy.Limit, amount int64) int64 {
-	c := claim(l)
+	c := ex.claim(l)
 	c.Amount = amount
 	if ex.g.parts.Limiter.Charge(context.Background(), now, c) {
 		return amount

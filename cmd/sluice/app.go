@@ -193,7 +193,8 @@ func (a *app) buildGateway() error {
 	a.meter = newMetrics(reg, a.tenants, a.names)
 	a.meter.inForce(nil, a.first)
 	parts := gateway.Parts{
-		Router: a.fleet, Limiter: a.limiter, Tokenizer: a.tokens, Ledger: a.ledger,
+		LocalLimiter: ratelimit.New(ratelimit.Config{MaxCounters: localCounters}),
+		Router:       a.fleet, Limiter: a.limiter, Tokenizer: a.tokens, Ledger: a.ledger,
 		Meter: meters{a.meter, a.tokens}, Health: a.checker, Log: a.log, Ready: a.notReady, Details: a.details,
 	}
 	if a.decisions != nil {

@@ -35,6 +35,7 @@ type metrics struct {
 	requests, framing, auth, disconnects, streamErrors, malformed *prometheus.CounterVec
 	usageUnknown, decisions, policyErrors, limitRejections        *prometheus.CounterVec
 	attempts, retries, tokens, ledgerErrors                       *prometheus.CounterVec
+	limitThresholds, storeFailures                                *prometheus.CounterVec
 	skipped, labelsIgnored                                        prometheus.Counter
 	duration, bodyBytes, ttft, upstreamTTFT, perToken, overhead   *prometheus.HistogramVec
 	policySeconds, policyCost, predictionError                    prometheus.Histogram
@@ -76,6 +77,8 @@ func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, wo
 		decisions:       counter("sluice_policy_decisions_total", "Outcomes of policy rules: deny, warn, would_deny; and allow for whole requests.", "policy", "rule", "decision"),
 		policyErrors:    counter("sluice_policy_errors_total", "Expressions that failed.", "policy", "reason"),
 		limitRejections: counter("sluice_ratelimit_rejections_total", "Limits that refused a request.", "limit", "unit"),
+		limitThresholds: counter("sluice_ratelimit_thresholds_total", "Counters whose use came up to a threshold of their limit's warnAt, in per cent.", "limit", "percent"),
+		storeFailures:   counter("sluice_ratelimit_store_failures_total", "Limits whose counter could not be had, by why (overflow, down, slow) and what was done.", "state", "decision"),
 		attempts:        counter("sluice_upstream_attempts_total", "Requests sent to workers, by status (0: none came).", "pool", "worker", "status"),
 		retries:         counter("sluice_upstream_retries_total", "Requests sent on to another worker.", "pool", "reason"),
 		tokens:          counter("sluice_route_prompts_total", "Routed prompts by how much of their token ids was known: known, beginning, estimated.", "tokens"),
@@ -120,7 +123,7 @@ func (m *metrics) inForce(old, fresh *generation) {
 			return
 		}
 		m.deleteAll(prometheus.Labels{"policy": policy, "rule": rule}, m.decisions.MetricVec)
-		m.deleteAll(prometheus.Labels{"limit": policy + "/" + rule}, m.limitRejections.MetricVec)
+		m.deleteAll(prometheus.Labels{"limit": policy + "/" + rule}, m.limitRejections.MetricVec, m.limitThresholds.MetricVec)
 	})
 	m.configInfo.Reset()
 	m.configInfo.WithLabelValues(fresh.docs.policies.Revision()).Set(1)
