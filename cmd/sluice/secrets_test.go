@@ -58,6 +58,7 @@ func TestNoSecretIsTold(t *testing.T) {
 	k := startKeeping(t)
 	k.serve()
 	k.ask()
+	k.keyLife()
 	k.badCredentials()
 	k.badRequests()
 	k.badWorkers()
@@ -111,7 +112,14 @@ func startKeeping(t *testing.T) *keeping {
 		"- name: general\n", "- name: general\n    apiKeyFile: worker.key\n",
 		"- name: restricted\n", "- name: restricted\n    apiKeyFile: worker.key\n",
 	)
-	editConfig(k.d.dir, "decisionLog: { path: decisions.jsonl, hashKeyFile: hash.key, sample: 1 }\n"+
+	keys, err := k.server.Database()
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, k.d.dir, map[string]string{"keys.dsn": keys + "&password=" + marked("keys-password")})
+	k.inputs = append(k.inputs, "keys.dsn")
+	k.secrets.Add("the keys' database's password", marked("keys-password"))
+	editConfig(k.d.dir, "keys: { postgresFile: keys.dsn }\ndecisionLog: { path: decisions.jsonl, hashKeyFile: hash.key, sample: 1 }\n"+
 		"reload: { watch: false }\nhealth: { interval: 100ms, ejectBase: 100ms, ejectMax: 200ms }\nlimits: { bodyBytes: 64KiB, headerBytes: 16KiB, streamIdle: 1s, firstByteStream: 1s, firstByteUnary: 1s }\n")
 	return k
 }
@@ -195,6 +203,54 @@ func (k *keeping) ask() {
 		k.send(200, "POST", chatPath, chat(stream, ""), "X-Api-Key", k.d.keys["globex"])
 	}
 	k.send(200, "GET", "/v1/models", "", "Authorization", k.auth("acme"))
+}
+
+// keyLife makes a key, uses it, rotates it and revokes it. That a key is shown to
+// whoever makes it is the one time that it is.
+func (k *keeping) keyLife() {
+	k.Helper()
+	make := func(args ...string) string {
+		k.Helper()
+		var out, errs syncBuffer
+		if code := execute(k.Context(), time.Now, append(args, "-c", k.file), strings.NewReader(""), &out, &errs); code != exitOK {
+			k.Fatalf("%v: %s", args, errs.String())
+		}
+		k.out = append(k.out, errs.String())
+		key := strings.TrimSpace(out.String())
+		k.secrets.Add("a new key", strings.SplitN(key, "_", 3)[2])
+		return key
+	}
+	wait := func(key string, status int) {
+		k.Helper()
+		public, _, _ := k.child.addresses()
+		soon(k.T, fmt.Sprint("a key to be answered with ", status), stackPatience, func() bool {
+			req, err := http.NewRequestWithContext(k.Context(), http.MethodGet, "https://"+public+"/v1/models", nil)
+			if err != nil {
+				k.Fatal(err)
+			}
+			req.Header.Set("Authorization", "Bearer "+key)
+			resp, err := k.child.client.Do(req)
+			if err != nil {
+				return false
+			}
+			defer resp.Body.Close()
+			return resp.StatusCode == status
+		})
+		k.send(0, "POST", chatPath, chat(false, ""), "Authorization", "Bearer "+key)
+	}
+	first := make("keys", "create", "--tenant", "acme", "--name", "first")
+	wait(first, 200)
+	second := make("keys", "rotate", keyIDIn(k.T, first), "--overlap", "0s")
+	wait(first, 401)
+	wait(second, 200)
+	k.run("keys", "revoke", "-c", k.file, keyIDIn(k.T, second), "--reason", "no reason")
+	wait(second, 401)
+	k.run("keys", "list", "-c", k.file)
+	third := make("keys", "create", "--tenant", "acme", "--name", "third")
+	if code := k.run("keys", "revoke", "-c", k.file, third); code != exitOK { // the whole of it, in a hurry
+		k.Error("a key can't be revoked by itself")
+	}
+	wait(third, 401)
 }
 
 // badCredentials sends all that is no credential or is not one's own, and true
@@ -483,7 +539,7 @@ func (k *keeping) run(args ...string) (code int) {
 	defer cancel()
 	var out syncBuffer
 	code = execute(ctx, time.Now, args, strings.NewReader(""), &out, &out)
-	k.out = append(k.out, strings.Join(args, " ")+"\n"+out.String())
+	k.out = append(k.out, out.String())
 	return code
 }
 
@@ -492,7 +548,7 @@ func (k *keeping) commands() {
 	k.Helper()
 	month := time.Now().UTC().Format("2006-01")
 	for _, args := range [][]string{
-		{"check", "-c", k.file}, {"keys", "list", filepath.Join(k.d.dir, "tenants.yaml")},
+		{"check", "-c", k.file}, {"keys", "list", "--tenants", filepath.Join(k.d.dir, "tenants.yaml")},
 		{"chargeback", "export", "-c", k.file, "--period", month}, {"policy", "test", filepath.Join(k.d.dir, "policies")}, {"version"},
 	} {
 		k.run(args...)
@@ -502,22 +558,27 @@ func (k *keeping) commands() {
 // search looks for every secret in all that there is.
 func (k *keeping) search() {
 	k.Helper()
-	dump, err := k.server.Dump("t1")
-	if err != nil {
-		k.Fatal(err)
+	var dumps [2][]byte
+	for i, database := range []string{"t1", "t2"} {
+		var err error
+		if dumps[i], err = k.server.Dump(database); err != nil {
+			k.Fatal(err)
+		}
 	}
 	told := map[string][]byte{
 		"what processes said": []byte(strings.Join(k.out, "\n")), "answers to clients": k.answers.Bytes(),
-		"answers to operators": k.pages.Bytes(), "the database": dump,
+		"answers to operators":  k.pages.Bytes(),
+		"the ledger's database": dumps[0], "the keys' database": dumps[1],
 	}
 	for file, text := range k.files() {
 		told[file] = text
 	}
 	for what, words := range map[string][]string{
-		"what processes said": {"level=DEBUG", "msg=request", "cannot reload", "goroutine ", "draining", "reload error", "does not take rows"},
-		"answers to clients":  {"invalid_api_key", "rate_limit_exceeded", "policy_denied", "upstream_error", "upstream_timeout", "invalid_request"},
-		"the database":        {"client_aborted", "upstream_error", "completed", "acme"},
-		"decisions.jsonl":     {`"decision_id"`},
+		"what processes said":   {"level=DEBUG", "msg=request", "cannot reload", "goroutine ", "draining", "reload error", "does not take rows"},
+		"answers to clients":    {"invalid_api_key", "rate_limit_exceeded", "policy_denied", "upstream_error", "upstream_timeout", "invalid_request"},
+		"the ledger's database": {"client_aborted", "upstream_error", "completed", "acme"},
+		"the keys' database":    {"no reason"},
+		"decisions.jsonl":       {`"decision_id"`},
 	} {
 		for _, word := range words {
 			if !bytes.Contains(told[what], []byte(word)) {
