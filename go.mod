@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/daulet/tokenizers v1.24.0
 	github.com/fsnotify/fsnotify v1.10.1
+	github.com/go-jose/go-jose/v4 v4.1.9
 	github.com/go-zeromq/zmq4 v0.17.0
 	github.com/goccy/go-yaml v1.19.2
 	github.com/google/cel-go v0.31.0

@@ -66,6 +66,9 @@ type compiler struct {
 	matching bool
 	// keep what an explanation needs.
 	keep bool
+	// guess is the size that values of no known type are taken to have in cost
+	// estimates; 0 leaves them without a bound.
+	guess uint64
 }
 
 // extend declares more variables.
@@ -324,7 +327,7 @@ func scopeName(s scope) string {
 // estimate refuses an expression whose cost could exceed the limit at request
 // time.
 func (c *compiler) estimate(x exprDoc, checked *cel.Ast, out *expression) bool {
-	z := &sizer{checked: checked.NativeRep(), vars: func(name string) (valueSize, bool) {
+	z := &sizer{checked: checked.NativeRep(), guess: c.guess, vars: func(name string) (valueSize, bool) {
 		v, ok := c.vars[name]
 		return v.size, ok
 	}}

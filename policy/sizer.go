@@ -27,6 +27,8 @@ const (
 type sizer struct {
 	checked *ast.AST
 	vars    func(name string) (valueSize, bool)
+	// guess is the size of a value of no known type; 0 is none.
+	guess uint64
 }
 
 // locals are the loop variables in force.
@@ -87,6 +89,9 @@ func (z *sizer) pathSize(path []string) uint64 {
 func (z *sizer) of(e ast.Expr, sc *locals) valueSize {
 	if z.isScalar(e) {
 		return valueSize{1, unbounded, unbounded}
+	}
+	if z.guess > 0 && z.checked.GetType(e.ID()).Kind() == types.DynKind {
+		return valueSize{z.guess, z.guess, z.guess}
 	}
 	switch e.Kind() {
 	case ast.LiteralKind:

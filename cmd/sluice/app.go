@@ -212,6 +212,7 @@ func (a *app) buildGateway() error {
 	reg.MustRegister(&stateCollector{
 		gateway: a.gateway, fleet: a.fleet, limiter: a.limiter, ledger: a.ledger, tokens: a.tokens, kv: a.subs.stats, checker: a.checker,
 		reloads: a.reloads, decisions: a.decisions, keys: a.base.keys, retention: a.retention,
+		identities: a.base.identities,
 	})
 	a.pages, err = a.adminPages(reg)
 	return err
@@ -236,6 +237,7 @@ func (a *app) install(old, fresh *generation) {
 	a.base.keys.Adopt(fresh.cfg.Tenants.File, fresh.docs.directory)
 	a.meter.inForce(old, fresh) // first, so that its rules have their names when they are counted
 	a.gateway.Swap(fresh.state)
+	a.base.identities.keep(fresh.uses())
 }
 
 // details says, in words of a fixed list, what is amiss although the gateway can serve.
@@ -245,6 +247,9 @@ func (a *app) details() (words []string) {
 	}
 	if a.base.keys.Failing() {
 		words = append(words, "keys_failing")
+	}
+	if a.base.identities.failing() {
+		words = append(words, "provider_down")
 	}
 	if a.decisions != nil && !a.decisions.Ready() {
 		words = append(words, "decision_log_full")
@@ -339,7 +344,7 @@ func (a *app) notReady() []string {
 // serve runs everything until ctx ends, then drains. It returns the first
 // failure of a part, or nil after an orderly end.
 func (a *app) serve(ctx context.Context) error {
-	tlsCfg, err := tlsConfig(a.cfg.Listen.Public.TLS)
+	tlsCfg, err := a.listenTLS()
 	if err != nil {
 		return err
 	}
@@ -353,6 +358,7 @@ func (a *app) serve(ctx context.Context) error {
 	}
 	group.Go(func() error { return a.checker.Run(failed) })
 	group.Go(func() error { a.tokens.Run(failed); return nil })
+	group.Go(func() error { return a.base.identities.Run(failed) })
 	group.Go(func() error { return a.reloads.Run(failed) })
 	group.Go(func() error { return a.base.keys.Run(failed) })
 	group.Go(func() error { return a.retention.Run(failed) })

@@ -31,6 +31,8 @@ type stateCollector struct {
 	checker   *discovery.Checker
 	reloads   *reloader
 	retention *retention
+
+	identities *identities
 	// decisions is nil without a decision log.
 	decisions *decisionlog.Log
 	keys      *authn.Live
@@ -48,6 +50,12 @@ var (
 	descKeysFailing = desc("sluice_keys_source_failing", "1 while what keys are read from can't be followed, or their use not be noted; what was read last stays in force.", "source")
 	descKeysFails   = desc("sluice_keys_source_failures_total", "Times that it could not.", "source")
 	descKeysStale   = desc("sluice_keys_stale_seconds", "Time since the database of keys was last asked and answered; 0 without one.")
+	descJWKSKeys    = desc("sluice_jwks_keys", "Keys of the issuer that verify tokens.", "issuer")
+	descJWKSFetches = desc("sluice_jwks_fetches_total", "Fetches of the issuer's keys by result: success, failure.", "issuer", "result")
+	descJWKSFetched = desc("sluice_jwks_fetched_timestamp_seconds", "When the issuer's keys were last fetched; 0 if they never were.", "issuer")
+	descJWKSFailing = desc("sluice_jwks_failing", "1 while the issuer's keys can't be fetched; those that are known stay in force.", "issuer")
+	descRemembered  = desc("sluice_identity_remembered_tokens", "Tokens that were verified lately and need not be again.")
+	descNoProxy     = desc("sluice_identity_headers_ignored_total", "x-sluice-identity headers of senders that are no trusted proxy.")
 	descScans       = desc("sluice_content_scans_total", "Bodies scanned for content labels, by scan_status.", "status")
 	descScanBytes   = desc("sluice_content_scanned_bytes_total", "Text scanned for content labels.")
 	descFindings    = desc("sluice_content_findings_total", "What detectors have found, by label.", "label")
@@ -140,6 +148,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	c.collectBooks(ch)
 	c.collectReloads(ch)
 	c.collectKeys(ch)
+	c.collectIdentity(ch)
 	c.collectLabels(ch)
 	c.collectDecisions(ch)
 	c.collectDegraded(ch)
@@ -286,10 +295,11 @@ func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
 	type state struct{ part, reason string }
 	n := map[state]int{
 		{"worker", "not_ready"}: 0, {"view", "not_reporting"}: 0, {"view", "incomplete"}: 0, {"view", "recovering"}: 0,
-		{"discovery", "failing"}:    0,
-		{"config", "reload_failed"}: 0,
-		{"keys", "failing"}:         0,
-		{"tokenizer", "unverified"}: 0, {"tokenizer", "remote"}: 0, {"tokenizer", "partial"}: 0, {"tokenizer", "mismatch"}: 0,
+		{"discovery", "failing"}:      0,
+		{"identity", "provider_down"}: 0,
+		{"keys", "failing"}:           0,
+		{"config", "reload_failed"}:   0,
+		{"tokenizer", "unverified"}:   0, {"tokenizer", "remote"}: 0, {"tokenizer", "partial"}: 0, {"tokenizer", "mismatch"}: 0,
 	}
 	for _, w := range c.workers() {
 		if !w.Ready {
@@ -319,6 +329,9 @@ func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
 		if s := m.state(); s != tokensVerified {
 			n[state{"tokenizer", s.String()}]++
 		}
+	}
+	for _, s := range c.identities.stats() {
+		n[state{"identity", "provider_down"}] += int(oneIf(s.Failing))
 	}
 	if c.reloads.failing() {
 		n[state{"config", "reload_failed"}] = 1

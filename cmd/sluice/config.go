@@ -20,6 +20,7 @@ type Config struct {
 	Limits         LimitsConfig         `yaml:"limits"`
 	Tenants        TenantsConfig        `yaml:"tenants"`
 	Keys           KeysConfig           `yaml:"keys"`
+	Identity       IdentityConfig       `yaml:"identity"`
 	Policy         PolicyConfig         `yaml:"policy"`
 	CacheIsolation CacheIsolationConfig `yaml:"cacheIsolation"`
 	Labels         LabelsConfig         `yaml:"labels"`
@@ -308,6 +309,7 @@ func DefaultConfig() Config {
 			DefaultMaxTokens: 4096,
 		},
 		Keys:           defaultKeys(),
+		Identity:       defaultIdentity(),
 		CacheIsolation: CacheIsolationConfig{Default: "tenant"},
 		Labels:         defaultLabels(),
 		DecisionLog:    defaultDecisionLog(),

@@ -139,6 +139,7 @@ func (c *Config) paths() []configPath {
 		{"ledger.postgresFile", &c.Ledger.PostgresFile, false},
 		{"decisionLog.hashKeyFile", &c.DecisionLog.HashKeyFile, false},
 	}
+	all = append(all, c.Identity.paths()...)
 	for i := range c.Labels.External {
 		all = append(all, configPath{fmt.Sprintf("labels.external[%d].apiKeyFile", i), &c.Labels.External[i].APIKeyFile, false})
 	}

@@ -80,6 +80,24 @@ func TestLoadConfigFull(t *testing.T) {
 		},
 		Tenants: TenantsConfig{File: in("tenants.yaml")},
 		Keys:    KeysConfig{RevokedFile: in("revoked"), UsedFile: "none", PostgresFile: in("ledger.dsn"), MaxStale: time.Hour, WarnBefore: 24 * time.Hour},
+		Identity: IdentityConfig{
+			JWT: []IssuerConfig{
+				{
+					Issuer: "https://login.example", Audiences: []string{"sluice", "api"}, Algorithms: []string{"ES256"}, JWKSURL: "https://login.example/keys",
+					CAFile: in("clients.pem"), Skew: 30 * time.Second, MaxLifetime: time.Hour,
+					Map: ClaimMapConfig{Tenant: "claims.org", Team: "claims.?dept", Labels: "{'env': 'prod'}", Groups: "claims.groups", Scopes: "claims.scope.split(' ')"},
+				},
+				{
+					Issuer: "fixed", Audiences: []string{"sluice"}, Algorithms: []string{"RS256", "ES256"}, JWKSFile: in("keys.jwks"), Skew: time.Minute,
+					Map: ClaimMapConfig{Tenant: "'acme'"},
+				},
+			},
+			MTLS: MTLSConfig{ClientAuth: "optional", Unmatched: "refuse"},
+			Proxies: []ProxyConfig{{
+				Issuer: "edge", Networks: []string{"10.0.0.0/8"}, JWKSFile: in("keys.jwks"), Algorithms: []string{"EdDSA"}, Audience: "gateway", MaxAge: 30 * time.Second,
+				Map: ClaimMapConfig{Tenant: "claims.org"},
+			}},
+		},
 		Policy: PolicyConfig{
 			Dir: in("policies"), AllowEmpty: true, Headers: []string{"x-team"}, LabelPrincipals: []string{"key:k1"}, Classes: []string{"fast", "slow"},
 			DefaultClass: "slow", DefaultMaxTokens: 100, Claims: map[string]string{"department": "string", "roles": "list(string)"},

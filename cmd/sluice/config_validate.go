@@ -51,6 +51,7 @@ const (
 func (v *validator) validate() {
 	v.listen()
 	v.limits()
+	v.identity()
 	v.policy()
 	v.cacheIsolation()
 	v.labels()

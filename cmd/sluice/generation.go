@@ -17,18 +17,21 @@ import (
 // generation is one complete load of everything that reloads together. Nothing changes it; a request keeps
 // the one that it began with.
 type generation struct {
-	number  uint64 // from 1
-	cfg     *Config
-	docs    *documents
-	state   *gateway.State
-	metrics chargeback.MetricsConfig
-	loaded  time.Time
+	number   uint64 // from 1
+	cfg      *Config
+	docs     *documents
+	identity *identity
+	state    *gateway.State
+	metrics  chargeback.MetricsConfig
+	loaded   time.Time
 }
 
 // lasting is what every generation has in common, since it is fixed when the gateway starts.
 type lasting struct {
 	created int64                   // what model listings show
 	pools   map[string]gateway.Pool // with the workers' API keys
+	// identities follow the keys of issuers.
+	identities *identities
 	// spareKey keys the salts of clients where nothing is isolated and no key is configured. It is of this
 	// process alone, so that nobody can compute a salt from a tenant's name.
 	spareKey []byte
@@ -44,7 +47,7 @@ func newLasting(cfg *Config, now time.Time, log *slog.Logger) (*lasting, error) 
 	if err != nil {
 		return nil, err
 	}
-	l := &lasting{created: now.Unix(), pools: pools, spareKey: make([]byte, minKeyBytes), log: log}
+	l := &lasting{created: now.Unix(), pools: pools, identities: newIdentities(log), spareKey: make([]byte, minKeyBytes), log: log}
 	if _, err := rand.Read(l.spareKey); err != nil {
 		return nil, fmt.Errorf("cannot make a key: %w", err)
 	}
@@ -76,8 +79,12 @@ func (l *lasting) generation(cfg *Config, old *generation, now time.Time) (*gene
 	if err := g.metrics.Validate(); err != nil {
 		return nil, fmt.Errorf("cannot set up the tenants' metrics: %w", err)
 	}
+	if g.identity, err = l.identities.build(cfg, l.keys, docs.directory); err != nil {
+		l.identities.keep(old.uses())
+		return nil, err
+	}
 	g.state = &gateway.State{
-		Identifier: l.keys.View(docs.directory), Policies: docs.policies, Models: models, Pools: l.pools, Pricer: pricer{docs.prices},
+		Identifier: g.identity.identifier, ConnectionIdentity: g.identity.connection, Policies: docs.policies, Models: models, Pools: l.pools, Pricer: pricer{docs.prices},
 		PolicyHeaders: cfg.Policy.Headers, LabelPrincipals: cfg.Policy.LabelPrincipals, LabelClaim: cfg.Labels.Claim,
 		CacheKey: docs.cacheKey, Generation: number,
 	}
@@ -88,6 +95,14 @@ func (l *lasting) generation(cfg *Config, old *generation, now time.Time) (*gene
 		g.state.Classifier = docs.scanner
 	}
 	return g, nil
+}
+
+// uses are the sources of keys that a generation needs; nil is none.
+func (g *generation) uses() map[keySource]bool {
+	if g == nil {
+		return nil
+	}
+	return g.identity.uses
 }
 
 // nextPrice is the next instant after now at which some price begins or ends to hold; zero if there is
@@ -106,7 +121,7 @@ func nextPrice(prices *chargeback.Prices, now time.Time) (next time.Time) {
 // keepReloadable copies to a configuration what can be changed without a restart from another one. What
 // is left different needs one.
 func (c *Config) keepReloadable(from *Config) {
-	c.Policy, c.CacheIsolation, c.Labels = from.Policy, from.CacheIsolation, from.Labels
+	c.Policy, c.CacheIsolation, c.Labels, c.Identity = from.Policy, from.CacheIsolation, from.Labels, from.Identity
 	c.Tenants, c.Prices, c.Metrics = from.Tenants, from.Prices, from.Metrics
 	if len(c.Models) == len(from.Models) {
 		c.Models = slices.Clone(c.Models)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/scoring/kvevents"
+	"github.com/sluicegate/sluice/tenancy"
 )
 
 // metricFamily is one exported metric, for the bound on series. A test holds the list to the metrics that
@@ -41,6 +42,12 @@ func metricFamilies() []metricFamily {
 		{"sluice_http_requests_in_flight", []string{"route"}, 0},
 		{"sluice_http_connections", nil, 0},
 		{"sluice_auth_failures_total", []string{"reason"}, 0},
+		{"sluice_jwks_keys", []string{"issuer"}, 0},
+		{"sluice_jwks_fetches_total", []string{"issuer", "result"}, 0},
+		{"sluice_jwks_fetched_timestamp_seconds", []string{"issuer"}, 0},
+		{"sluice_jwks_failing", []string{"issuer"}, 0},
+		{"sluice_identity_remembered_tokens", nil, 0},
+		{"sluice_identity_headers_ignored_total", nil, 0},
 		{"sluice_client_disconnects_total", []string{"phase"}, 0},
 		{"sluice_stream_errors_total", []string{"route", "code"}, 0},
 		{"sluice_sse_malformed_total", []string{"route"}, 0},
@@ -147,6 +154,8 @@ var fixedLabels = map[string]int{
 	"percentile": 2, "result": 5, "state": 5, "source": 5, "shape": 10, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 6,
 	"sluice_degraded/reason": 4,
 	"percent":                8, "sluice_ratelimit_store_failures_total/state": 3, "sluice_ratelimit_store_failures_total/decision": 3,
+
+	"sluice_auth_failures_total/reason": len(tenancy.AuthReasons()), "sluice_jwks_fetches_total/result": 2,
 	"sluice_route_tokenizer_shape/state": 3, "sluice_route_tokenize_breaker/state": 3,
 	"sluice_content_scans_total/status": 4, "sluice_content_detector_failures_total/reason": 2,
 	"type": 3, "sluice_decision_log_records_total/result": 2,
@@ -169,6 +178,7 @@ var fixedLabels = map[string]int{
 func ownSeries(cfg *Config, set *policy.Set) int {
 	sizes := maps.Clone(fixedLabels)
 	sizes["model"], sizes["class"], sizes["pool"] = len(cfg.Models), len(cfg.Policy.Classes), len(cfg.Pools)
+	sizes["issuer"] = len(cfg.Identity.JWT)
 	sizes["label"], sizes["detector"] = len(cfg.Labels.labels()), len(cfg.Labels.External)
 	for i := range cfg.Pools {
 		sizes["worker"] += len(cfg.Pools[i].Workers)

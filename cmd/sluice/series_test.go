@@ -47,7 +47,7 @@ func TestMetricFamiliesAreComplete(t *testing.T) {
 			t.Errorf("%s: counted with %d buckets, histogram %v", f.name, f.buckets, histograms[f.name])
 		}
 		for _, label := range f.labels {
-			if fixedLabels[label] == 0 && !slices.Contains([]string{"model", "class", "pool", "worker", "rule", "policy", "limit", "label", "detector"}, label) {
+			if fixedLabels[label] == 0 && !slices.Contains([]string{"model", "class", "pool", "worker", "rule", "policy", "limit", "label", "detector", "issuer"}, label) {
 				t.Errorf("%s: nobody knows how many values label %s can have", f.name, label)
 			}
 		}

@@ -49,6 +49,7 @@ func sourcesOf(configFile string, cfg *Config) sources {
 			s.files = append(s.files, file)
 		}
 	}
+	s.files = append(s.files, cfg.Identity.files()...)
 	for i := range cfg.Labels.External {
 		if file := cfg.Labels.External[i].APIKeyFile; file != "" {
 			s.files = append(s.files, file)

@@ -369,6 +369,13 @@ func (l *Live) stale(now time.Time) time.Duration {
 // Revoked reports whether the list of revoked credentials has a principal.
 func (l *Live) Revoked(principal string) bool { return l.snap.Load().revoked.Principal(principal) }
 
+// Disabled reports whether the tenants file says, at this moment, that a tenant is
+// disabled or does not name it.
+func (l *Live) Disabled(tenant string) bool {
+	t := l.snap.Load().file.byID[tenant]
+	return t == nil || t.Disabled
+}
+
 // find returns the entry of a key's id, nil if there is none.
 func (s *snapshot) find(id []byte) (e *entry, stored bool) {
 	if e, ok := s.stored[string(id)]; ok {
