@@ -234,7 +234,7 @@ func (m meters) Observe(s *gateway.Summary) {
 // install makes a generation the one of every request that begins from now on. Limits, workers and the
 // ledger are the same as before; requests that run keep the generation they have.
 func (a *app) install(old, fresh *generation) {
-	a.base.keys.Adopt(fresh.cfg.Tenants.File, fresh.docs.directory)
+	a.base.keys.Adopt(fresh.cfg.keyFiles(), fresh.docs.directory)
 	a.meter.inForce(old, fresh) // first, so that its rules have their names when they are counted
 	a.gateway.Swap(fresh.state)
 	a.base.identities.keep(fresh.uses())

@@ -50,6 +50,11 @@ func (c *Config) usedFile() string {
 
 func usedBeside(tenants string) string { return tenants + ".used" }
 
+// keyFiles are the files of keys.
+func (c *Config) keyFiles() authn.Files {
+	return authn.Files{Tenants: c.Tenants.File, Revoked: c.revokedFile(), Used: c.usedFile()}
+}
+
 // database reports whether keys are kept in one.
 func (c *KeysConfig) database() bool { return c.Path != "" || c.PostgresFile != "" }
 
@@ -114,7 +119,7 @@ func newLiveKeys(cfg *Config, dir *authn.Directory, log *slog.Logger) (_ *authn.
 	ctx, cancel := context.WithTimeout(context.Background(), keysStart)
 	defer cancel()
 	lc := authn.LiveConfig{
-		Tenants: cfg.Tenants.File, Watch: cfg.Reload.Watch, Revoked: cfg.revokedFile(), Used: cfg.usedFile(),
+		Files: cfg.keyFiles(), Watch: cfg.Reload.Watch,
 		MaxStale: cfg.Keys.MaxStale, WarnBefore: cfg.Keys.WarnBefore, Log: log,
 	}
 	store, err := openKeystore(ctx, &cfg.Keys)

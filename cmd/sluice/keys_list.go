@@ -50,6 +50,7 @@ type keyListing struct {
 	keys []listedKey
 	// since is when the use of keys began to be noted, the latest of all places that have keys; zero for never.
 	since time.Time
+	notes []string // for whoever asked
 }
 
 func (p *keyPlace) list(ctx context.Context, now time.Time) (*keyListing, error) {
@@ -61,13 +62,16 @@ func (p *keyPlace) list(ctx context.Context, now time.Time) (*keyListing, error)
 	if err != nil {
 		return nil, err
 	}
-	uses := &authn.Uses{}
+	l, uses := &keyListing{}, &authn.Uses{}
 	if p.used != "" {
-		if uses, err = authn.LoadUses(p.used); err != nil {
-			return nil, err
+		known, err := authn.LoadUses(p.used)
+		if err != nil { // the gateway's own, maybe, and no reason to show nothing
+			l.notes = append(l.notes, err.Error())
+		} else {
+			uses = known
 		}
 	}
-	l := &keyListing{since: uses.Since}
+	l.since = uses.Since
 	inStore := make(map[string]bool)
 	if p.store != nil {
 		stored, since, err := p.store.Keys(ctx)
@@ -150,6 +154,9 @@ func newKeysListCommand(now func() time.Time) *cobra.Command {
 				l, err := p.list(cmd.Context(), now())
 				if err != nil {
 					return err
+				}
+				for _, note := range l.notes {
+					fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", note)
 				}
 				if unused != "" {
 					l.keepUnused(span, now(), cmd.ErrOrStderr())

@@ -25,7 +25,7 @@ func TestCorpus(t *testing.T) {
 	if err := os.WriteFile(list, []byte(corpus.Revoked), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := NewLive(t.Context(), LiveConfig{Revoked: list}, d)
+	l, err := NewLive(t.Context(), LiveConfig{Files: Files{Revoked: list}}, d)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,18 +54,23 @@ const (
 	noteEvery = time.Minute
 )
 
-// LiveConfig is what a Live follows.
-type LiveConfig struct {
-	// Tenants is the tenants file. With Watch it is looked at; without it only
-	// Adopt tells what it says.
+// Files are those that a Live follows and keeps.
+type Files struct {
+	// Tenants is the tenants file.
 	Tenants string
-	Watch   bool
-	// Revoked is the list of revoked credentials, which is looked at in any case; it
-	// need not exist.
+	// Revoked is the list of revoked credentials; it need not exist.
 	Revoked string
 	// Used is the file that keeps when the keys of the tenants file were last used;
 	// empty for none.
 	Used string
+}
+
+// LiveConfig is what a Live follows.
+type LiveConfig struct {
+	Files
+	// Watch has the tenants file looked at; without it only Adopt tells what it says.
+	// The list of revoked credentials is looked at in any case.
+	Watch bool
 	// Store holds further keys; nil for none. Where it has a key with the id of one
 	// in the file, its own counts.
 	Store Store
@@ -94,6 +99,7 @@ type Live struct {
 	asked  atomic.Pointer[time.Time] // when the Store was last asked that answered
 
 	mu       sync.Mutex // protects what follows, and one change of snap at a time
+	used     string     // file
 	tenants  watched
 	revoked  watched
 	version  Version
@@ -137,8 +143,8 @@ func NewLive(ctx context.Context, cfg LiveConfig, dir *Directory) (*Live, error)
 	l := &Live{
 		cfg: cfg, log: cfg.Log,
 		tenants: watched{path: cfg.Tenants, limit: maxFileSize, told: dir.digest},
-		revoked: watched{path: cfg.Revoked, limit: maxRevokedFile},
-		warned:  make(map[string]time.Time), uses: make(map[string]*usage),
+		revoked: watched{path: cfg.Revoked, limit: maxRevokedFile}, used: cfg.Used,
+		warned: make(map[string]time.Time), uses: make(map[string]*usage),
 	}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
@@ -203,10 +209,14 @@ func every(ctx context.Context, interval time.Duration, f func(now time.Time)) {
 func (l *Live) lookRevoked(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	got, changed := l.revoked.look(now)
-	if !changed {
-		return
+	if got, changed := l.revoked.look(now); changed {
+		l.listLocked(got)
 	}
+}
+
+// listLocked takes in what the list of revoked credentials is now.
+func (l *Live) listLocked(got sight) {
+	l.revoked.tell(got.is)
 	if got.err != nil && !errors.Is(got.err, fs.ErrNotExist) {
 		l.failLocked(ofRevoked, got.err)
 		return
@@ -216,9 +226,9 @@ func (l *Live) lookRevoked(now time.Time) {
 	before := s.revoked.Len()
 	s.revoked = ParseRevoked(got.text)
 	l.snap.Store(&s)
-	l.log.Info("the list of revoked credentials has changed", "file", l.cfg.Revoked, "before", before, "now", s.revoked.Len())
+	l.log.Info("the list of revoked credentials has changed", "file", l.revoked.path, "before", before, "now", s.revoked.Len())
 	if s.revoked.Odd > 0 {
-		l.log.Warn("lines of the list of revoked credentials name nobody", "file", l.cfg.Revoked, "lines", s.revoked.Odd, "first", s.revoked.FirstOdd)
+		l.log.Warn("lines of the list of revoked credentials name nobody", "file", l.revoked.path, "lines", s.revoked.Odd, "first", s.revoked.FirstOdd)
 	}
 }
 
@@ -255,13 +265,19 @@ func (s *sight) directory(path string) (*Directory, error) {
 }
 
 // Adopt is for a generation that comes into force, and takes over what it has
-// read of the tenants file. If the file says something else by now, and loads,
-// that holds instead, so that a key that was revoked since stays so.
-func (l *Live) Adopt(file string, dir *Directory) {
+// read of the tenants file and which files it names. If the tenants file says
+// something else by now, and loads, that holds instead, so that a key that was
+// revoked since stays so.
+func (l *Live) Adopt(files Files, dir *Directory) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if file != l.tenants.path {
-		l.tenants = watched{path: file, limit: maxFileSize}
+	l.used = files.Used
+	if files.Revoked != l.revoked.path {
+		l.revoked = watched{path: files.Revoked, limit: maxRevokedFile}
+		l.listLocked(l.revoked.read())
+	}
+	if files.Tenants != l.tenants.path {
+		l.tenants = watched{path: files.Tenants, limit: maxFileSize}
 	}
 	got := l.tenants.read()
 	switch {
@@ -270,7 +286,7 @@ func (l *Live) Adopt(file string, dir *Directory) {
 		l.workLocked(ofTenants)
 		return // it is in force
 	case got.err == nil && got.is != dir.digest:
-		if now, err := Load(file, got.text); err == nil {
+		if now, err := Load(files.Tenants, got.text); err == nil {
 			dir = now
 		}
 	}

@@ -36,7 +36,7 @@ func follow(t *testing.T, text string, change func(*LiveConfig)) *following {
 	f.tenants = filepath.Join(f.dir, "tenants.yaml")
 	f.write("tenants.yaml", text)
 	cfg := LiveConfig{
-		Tenants: f.tenants, Watch: true, Revoked: f.tenants + ".revoked", Used: f.tenants + ".used",
+		Files: Files{f.tenants, f.tenants + ".revoked", f.tenants + ".used"}, Watch: true,
 		Log: slog.New(slog.NewTextHandler(f.log, nil)),
 	}
 	if change != nil {
@@ -319,21 +319,30 @@ func TestAdoptBringsNoKeyBack(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		f.want(v, keyA, "") // the file is not watched
-		f.Adopt(f.tenants, before)
+		files := f.cfg.Files
+		f.Adopt(files, before)
 		f.want(v, keyA, tenancy.AuthRevoked)
-		f.Adopt(f.tenants, before)
+		f.Adopt(files, before)
 		f.want(v, keyA, tenancy.AuthRevoked)
-		other := filepath.Join(f.dir, "other.yaml")
+		// Other files, of which one goes at once and another has a list beside it.
 		f.write("other.yaml", twoTenants())
-		d, err := LoadFile(other)
+		f.write("other.revoked", "kb2\n")
+		files.Tenants, files.Revoked = filepath.Join(f.dir, "other.yaml"), filepath.Join(f.dir, "other.revoked")
+		d, err := LoadFile(files.Tenants)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Remove(other); err != nil {
+		if err := os.Remove(files.Tenants); err != nil {
 			t.Fatal(err)
 		}
-		f.Adopt(other, d)
-		f.want(f.Live.View(d), keyA, "")
+		f.Adopt(files, d)
+		v = f.Live.View(d)
+		f.want(v, keyA, "")
+		f.want(v, keyB, tenancy.AuthRevoked)
+		f.write("other.revoked", "")
+		time.Sleep(promise)
+		synctest.Wait()
+		f.want(v, keyB, "")
 	})
 }
 
@@ -464,11 +473,11 @@ func TestNewLiveNeedsItsSources(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "list"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewLive(t.Context(), LiveConfig{Revoked: filepath.Join(dir, "list")}, d); err == nil || !strings.Contains(err.Error(), "cannot read the list of revoked keys") {
+	if _, err := NewLive(t.Context(), LiveConfig{Files: Files{Revoked: filepath.Join(dir, "list")}}, d); err == nil || !strings.Contains(err.Error(), "cannot read the list of revoked keys") {
 		t.Errorf("a list that can't be read: %v", err)
 	}
 	s := &fakeStore{err: errors.New("no route to it")}
-	if _, err := NewLive(t.Context(), LiveConfig{Revoked: filepath.Join(dir, "none"), Store: s}, d); err == nil || !strings.Contains(err.Error(), "no route to it") {
+	if _, err := NewLive(t.Context(), LiveConfig{Files: Files{Revoked: filepath.Join(dir, "none")}, Store: s}, d); err == nil || !strings.Contains(err.Error(), "no route to it") {
 		t.Errorf("a database that does not answer: %v", err)
 	}
 }
@@ -476,7 +485,7 @@ func TestNewLiveNeedsItsSources(t *testing.T) {
 func TestViewDoesNotAllocate(t *testing.T) {
 	dir := t.TempDir()
 	d := load(t, sample())
-	l, err := NewLive(t.Context(), LiveConfig{Revoked: filepath.Join(dir, "list"), Store: &fakeStore{}, MaxStale: time.Hour}, d)
+	l, err := NewLive(t.Context(), LiveConfig{Files: Files{Revoked: filepath.Join(dir, "list")}, Store: &fakeStore{}, MaxStale: time.Hour}, d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -500,7 +509,7 @@ func TestLiveIsSafe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := NewLive(t.Context(), LiveConfig{Tenants: file, Watch: true, Revoked: file + ".revoked", Used: file + ".used"}, d)
+	l, err := NewLive(t.Context(), LiveConfig{Files: Files{file, file + ".revoked", file + ".used"}, Watch: true}, d)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,10 +59,11 @@ func (l *Live) noteUses(ctx context.Context) {
 		}
 		if _, ok := s.stored[id]; ok {
 			stored[id] = time.Unix(last, 0).UTC()
-		} else if l.cfg.Used != "" {
+		} else if l.used != "" {
 			file[id] = time.Unix(last, 0).UTC()
 		}
 	}
+	used := l.used
 	l.mu.Unlock()
 	if len(stored) > 0 {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -70,7 +71,7 @@ func (l *Live) noteUses(ctx context.Context) {
 		l.noted(stored, l.cfg.Store.Used(ctx, stored))
 	}
 	if len(file) > 0 {
-		l.noted(file, NoteUses(l.cfg.Used, file, time.Now()))
+		l.noted(file, NoteUses(used, file, time.Now()))
 	}
 }
 

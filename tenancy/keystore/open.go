@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite" // the driver named "sqlite"
 )
@@ -129,10 +130,13 @@ func CheckPostgres(dsn string) error {
 }
 
 func parsePostgres(dsn string) (*pgx.ConnConfig, error) {
-	cfg, err := pgx.ParseConfig(dsn)
+	// As the ledger's is read: the same string does for both, with the settings of a
+	// pool, which are not used here.
+	pool, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, errors.New("the connection string of PostgreSQL can't be read: it should be like postgres://user@host:5432/database?sslmode=verify-full")
 	}
+	cfg := pool.ConnConfig
 	// Whatever the role or the string say: a key that was revoked is so on disk.
 	cfg.RuntimeParams["synchronous_commit"] = "on"
 	if cfg.RuntimeParams["application_name"] == "" {

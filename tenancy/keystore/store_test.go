@@ -348,7 +348,7 @@ func TestOpenRefuses(t *testing.T) {
 	if err := CheckPostgres("postgres://u:" + secret + "@h:x/d"); err == nil || strings.Contains(err.Error(), secret) {
 		t.Errorf("a bad connection string: %v", err)
 	}
-	if err := CheckPostgres("postgres://u:" + secret + "@h:5432/d"); err != nil {
+	if err := CheckPostgres("postgres://u:" + secret + "@h:5432/d?pool_max_conns=4"); err != nil {
 		t.Error(err)
 	}
 	_, err = OpenPostgres(t.Context(), "postgres://u:"+secret+"@127.0.0.1:1/d?connect_timeout=1")
