@@ -21,11 +21,12 @@ func newKeysRevokeCommand(now func() time.Time) *cobra.Command {
 			"cannot load; requests that they have let in by then run on.\n\n" +
 			"A key of a tenants file is put on the list of revoked credentials beside it, which works even if the file has a\n" +
 			"fault, and disabled in the file; a key of a database is revoked there. ID is the part of the key between its\n" +
-			"underscores, which logs and the ledger show, too.",
+			"underscores, which logs and the ledger show, too. A principal that has no key (jwt:… or mtls:…, as in the\n" +
+			"ledger) is put on the list.",
 		Example: "  sluice keys revoke -c sluice.yaml 7k2m9x4c0qpd --reason \"posted in a chat\"",
 		Args:    cobra.ExactArgs(1),
 		RunE: command(func(cmd *cobra.Command, args []string) error {
-			id, err := keyID(args[0])
+			id, err := revocable(args[0])
 			if err != nil {
 				return err
 			}
@@ -53,7 +54,10 @@ func (r *revokedKey) tell(cmd *cobra.Command, id string) {
 	if r.already {
 		verb = "Already revoked:"
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s key %s%s in %s\n", verb, id, of, strings.Join(r.done, " and "))
+	if !authn.OtherPrincipal(id) {
+		verb += " key"
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s %s%s in %s\n", verb, id, of, strings.Join(r.done, " and "))
 	for _, w := range r.warnings {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
 	}

@@ -129,6 +129,11 @@ type revokedKey struct {
 // whichever place.
 func (p *keyPlace) revoke(ctx context.Context, id, reason string, now time.Time) (*revokedKey, error) {
 	r := &revokedKey{}
+	if authn.OtherPrincipal(id) {
+		added, err := authn.Revoke(p.revoked, id, reason, now)
+		r.already, r.done = !added, []string{p.revoked}
+		return r, err
+	}
 	if p.store != nil {
 		k, err := p.store.Revoke(ctx, id, actor(), reason, now)
 		switch {
@@ -223,6 +228,14 @@ func actor() string {
 		return u.Username
 	}
 	return fmt.Sprint("uid ", os.Getuid())
+}
+
+// revocable reads whom to revoke: a key, or a principal of another kind.
+func revocable(text string) (string, error) {
+	if authn.OtherPrincipal(text) {
+		return text, nil
+	}
+	return keyID(text)
 }
 
 // keyID reads what a person calls a key by.

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/sluicegate/sluice/tenancy"
 )
 
 // Store is a database of keys, as Live follows it.
@@ -257,7 +255,13 @@ func (l *Live) lookTenants(now time.Time) {
 	l.log.Info("the keys of the tenants file have changed", "file", path, "keys", len(dir.keys))
 }
 
-func (s *sight) directory(path string) (*Directory, error) {
+// directory loads what was read. A bug in that must not end a gateway that serves.
+func (s *sight) directory(path string) (d *Directory, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			d, err = nil, fmt.Errorf("BUG: loading %s failed with a panic (%T)", path, p)
+		}
+	}()
 	if s.err != nil {
 		return nil, s.err
 	}
@@ -286,7 +290,7 @@ func (l *Live) Adopt(files Files, dir *Directory) {
 		l.workLocked(ofTenants)
 		return // it is in force
 	case got.err == nil && got.is != dir.digest:
-		if now, err := Load(files.Tenants, got.text); err == nil {
+		if now, err := got.directory(files.Tenants); err == nil {
 			dir = now
 		}
 	}
@@ -398,102 +402,4 @@ func (s *snapshot) find(id []byte) (e *entry, stored bool) {
 		return e, true
 	}
 	return s.file.keys[string(id)], false
-}
-
-// View is the keys in force, for the tenants of one generation.
-type View struct {
-	live    *Live
-	tenants *Directory
-	number  uint64
-}
-
-// View returns the keys in force for tenants that a generation has loaded.
-func (l *Live) View(tenants *Directory) *View {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.views++
-	return &View{live: l, tenants: tenants, number: l.views}
-}
-
-// Identify implements gateway.Identifier for API keys alone.
-func (v *View) Identify(_ context.Context, c *tenancy.Credentials, now time.Time) (*tenancy.Principal, error) {
-	return v.IdentifyKey(c.Bearer, now)
-}
-
-// Refuses implements gateway.Refuser.
-func (v *View) Refuses(c *tenancy.Credentials, now time.Time) bool {
-	_, p, err := v.judge(c.Bearer, now)
-	return err != nil || p.Tenant.Disabled
-}
-
-// IdentifyKey is Directory.IdentifyKey with the keys that are in force at this
-// moment. The principal has the tenant of the view's generation, but is of a
-// disabled tenant as soon as the tenants file says so.
-func (v *View) IdentifyKey(credential []byte, now time.Time) (*tenancy.Principal, error) {
-	e, p, err := v.judge(credential, now)
-	if err != nil {
-		return nil, err
-	}
-	e.use.at(now)
-	return p, nil
-}
-
-func (v *View) judge(credential []byte, now time.Time) (*entry, *tenancy.Principal, error) {
-	id, secret, ok := parseCredential(credential)
-	if !ok {
-		return nil, nil, errUnknown
-	}
-	s := v.live.snap.Load()
-	e, stored := s.find(id)
-	if !e.holds(secret, &v.live.nobody) {
-		return nil, nil, errUnknown
-	}
-	if s.revoked.keys[e.id] {
-		return nil, nil, &tenancy.AuthError{Reason: tenancy.AuthRevoked, KeyID: e.id, Cause: errListed}
-	}
-	if err := e.refusal(now); err != nil {
-		return nil, nil, err
-	}
-	if most := v.live.cfg.MaxStale; stored && most > 0 && v.live.stale(now) > most {
-		return nil, nil, &tenancy.AuthError{Reason: tenancy.AuthKeysDown, KeyID: e.id, Cause: errStale}
-	}
-	p := v.principal(s, e)
-	if p == nil {
-		return nil, nil, &tenancy.AuthError{Reason: tenancy.AuthUnmapped, KeyID: e.id, Cause: errNoTenant}
-	}
-	return e, p, nil
-}
-
-var (
-	errListed   = fmt.Errorf("%w: it is on the list of revoked credentials", ErrRevoked)
-	errStale    = errors.New("the database of keys could not be asked for longer than is allowed")
-	errNoTenant = errors.New("its tenant is not in force: the tenants file has no such tenant, or was not loaded whole")
-)
-
-// bound is the principal that a key has for one view and one state of the tenants
-// file.
-type bound struct {
-	view, file uint64
-	principal  *tenancy.Principal
-}
-
-// principal returns the key's principal, nil if its tenant is not in force. It is
-// made once for each view and tenants file, and shared.
-func (v *View) principal(s *snapshot, e *entry) *tenancy.Principal {
-	if b := e.bound.Load(); b != nil && b.view == v.number && b.file == s.files {
-		return b.principal
-	}
-	b := &bound{view: v.number, file: s.files}
-	if t, said := v.tenants.byID[e.tenant], s.file.byID[e.tenant]; t != nil && said != nil {
-		if t.Disabled != said.Disabled {
-			other := *t
-			other.Disabled = said.Disabled
-			t = &other
-		}
-		p := *e.principal
-		p.Tenant = t
-		b.principal = &p
-	}
-	e.bound.Store(b)
-	return b.principal
 }

@@ -51,15 +51,24 @@ func (r *Revocations) add(id string) bool {
 		r.keys[key] = true
 		return true
 	}
-	if kind, _, ok := strings.Cut(id, ":"); ok && (kind == "jwt" || kind == "mtls") {
+	if OtherPrincipal(id) {
 		r.principals[id] = true
 		return true
 	}
 	return false
 }
 
+// OtherPrincipal reports whether a text is the id of a principal that has no key:
+// jwt:… or mtls:….
+func OtherPrincipal(id string) bool {
+	kind, rest, ok := strings.Cut(id, ":")
+	return ok && rest != "" && (kind == "jwt" || kind == "mtls") && !strings.ContainsFunc(id, isControl) && !strings.Contains(id, " #")
+}
+
 // Key reports whether the key of that id is on the list.
 func (r *Revocations) Key(id string) bool { return r.keys[id] }
+
+func (r *Revocations) has(id string) bool { return r.keys[id] || r.principals[id] }
 
 // Len counts who is on the list.
 func (r *Revocations) Len() int { return len(r.keys) + len(r.principals) }
@@ -91,9 +100,10 @@ func LoadRevoked(file string) (*Revocations, error) {
 	return ParseRevoked(text), nil
 }
 
-// Revoke adds a key to a list of revoked credentials and makes the list where
-// there is none. The note stands beside it as a remark. It reports false if the
-// key was on the list. The list is on disk when Revoke returns.
+// Revoke adds a key, or a principal of another kind, to a list of revoked
+// credentials and makes the list where there is none. The note stands beside it as
+// a remark. It reports false if it was on the list. The list is on disk when Revoke
+// returns.
 func Revoke(file, id, note string, now time.Time) (added bool, err error) {
 	defer func() {
 		if err != nil {
@@ -111,7 +121,7 @@ func Revoke(file, id, note string, now time.Time) (added bool, err error) {
 		before = []byte("# Credentials that are refused at once: the id of a key, or of a principal, in each line.\n")
 	case err != nil:
 		return false, err
-	case ParseRevoked(before).Key(id):
+	case ParseRevoked(before).has(id):
 		return false, nil
 	}
 	if n := len(before); n > 0 && before[n-1] != '\n' {

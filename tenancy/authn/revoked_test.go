@@ -65,6 +65,14 @@ func TestRevoke(t *testing.T) {
 	if _, err := Revoke(filepath.Join(file, "none", "revoked"), "ka", "", noon); err == nil {
 		t.Error("a list in no folder")
 	}
+	for _, want := range []bool{true, false} {
+		if added, err := Revoke(file, "jwt:https://idp.example:u 1", "", noon); err != nil || added != want {
+			t.Errorf("a token's holder: %v, %v", added, err)
+		}
+	}
+	if r, err := LoadRevoked(file); err != nil || !r.Principal("jwt:https://idp.example:u 1") {
+		t.Errorf("%+v, %v", r, err)
+	}
 	if r, err := LoadRevoked(filepath.Join(t.TempDir(), "none")); err != nil || r.Len() != 0 {
 		t.Errorf("no list: %+v, %v", r, err)
 	}
