@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -268,5 +270,60 @@ func TestServeNeedsItsKeys(t *testing.T) {
 	_, err := newApp(&cfg, newLogger(r.log, LogConfig{Level: "info", Format: "text"}))
 	if err == nil || !strings.Contains(err.Error(), "cannot open the keys in PostgreSQL") || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// When keys were last used outlives the gateway that saw it, whether they are in the tenants file or in a
+// database.
+func TestLastUseIsKept(t *testing.T) {
+	d, err := newDemo(demoOptions{public: "127.0.0.1:0", admin: "127.0.0.1:0", timeScale: 0.1}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	r := &reloading{T: t, d: d, log: &syncBuffer{}}
+	editConfig(d.dir, "keys: { path: keys.db }\n")
+	file := filepath.Join(d.dir, "sluice.yaml")
+	stored := r.keys("create", "-c", file, "--tenant", "globex")
+	unused := r.keys("create", "-c", file, "--tenant", "globex")
+	cfg, _, err := LoadConfig(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := newApp(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	served := make(chan error, 1)
+	go func() { served <- a.serve(ctx) }()
+	start := time.Now().Truncate(time.Second)
+	for _, key := range []string{stored, d.keys["acme"]} {
+		if got := statusOf(t, a, key); got != 200 {
+			t.Errorf("status %d", got)
+		}
+	}
+	stop()
+	if err := errors.Join(<-served, a.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var list []listedKey
+	if err := json.Unmarshal([]byte(r.keys("list", "-c", file, "--format", "json")), &list); err != nil {
+		t.Fatal(err)
+	}
+	used := make(map[string]*time.Time)
+	for _, k := range list {
+		used[k.ID] = k.LastUsed
+	}
+	for _, key := range []string{stored, d.keys["acme"]} {
+		if at := used[keyIDIn(t, key)]; at == nil || at.Before(start) || at.After(time.Now()) {
+			t.Errorf("used at %v, want after %v", at, start)
+		}
+	}
+	for _, key := range []string{unused, d.keys["initech"]} {
+		if at := used[keyIDIn(t, key)]; at != nil {
+			t.Errorf("a key that nobody used was used at %v", at)
+		}
 	}
 }

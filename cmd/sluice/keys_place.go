@@ -222,6 +222,36 @@ func (p *keyPlace) rotate(ctx context.Context, id string, end time.Time, next fu
 	return &k, p.tenants, err
 }
 
+// findKey finds a key of a configuration in its database of keys, if it has one, and in its tenants file.
+func findKey(cfg *Config, dir *authn.Directory, id string) (*authn.KeyInfo, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), keysStart)
+	defer cancel()
+	store, err := openKeystore(ctx, &cfg.Keys)
+	if err != nil {
+		return nil, err
+	}
+	if store != nil {
+		stored, _, err := store.Keys(ctx)
+		if err = errors.Join(err, store.Close()); err != nil {
+			return nil, err
+		}
+		for i := range stored {
+			if stored[i].ID == id {
+				return &stored[i].KeyInfo, nil
+			}
+		}
+	}
+	for _, k := range dir.Keys() {
+		if k.ID == id {
+			return &k, nil
+		}
+	}
+	if store != nil {
+		return nil, fmt.Errorf("neither %s nor the tenants file has a key %q", store, clip(id))
+	}
+	return nil, fmt.Errorf("the tenants file has no key %q", clip(id))
+}
+
 // actor is who runs the command, for the record.
 func actor() string {
 	if u, err := osuser.Current(); err == nil {

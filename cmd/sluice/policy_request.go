@@ -124,11 +124,10 @@ func (l *policyLoader) identity(doc *policy.RequestDoc, values map[string]any) e
 	}
 	id, _ := doc.Values["tenant.id"].(string)
 	if key, ok := doc.Values["principal.key_id"].(string); ok {
-		at := slices.IndexFunc(directory.Keys(), func(k authn.KeyInfo) bool { return k.ID == key })
-		if at < 0 {
-			return fmt.Errorf("the tenants file has no key %q", clip(key))
+		k, err := findKey(l.cfg, directory, key)
+		if err != nil {
+			return err
 		}
-		k := directory.Keys()[at]
 		id = k.Tenant
 		values["principal.kind"], values["principal.id"], values["principal.subject"], values["principal.issuer"] = "api_key", "key:"+k.ID, k.Name, ""
 		values["principal.groups"], values["principal.scopes"] = append([]string{}, k.Groups...), append([]string{}, k.Scopes...)
