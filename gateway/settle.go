@@ -183,6 +183,7 @@ func (ex *exchange) settleLimits(now time.Time, c *charge, row *tenancy.Row) (ch
 		}
 		for i, index := range r.indices {
 			available[index] = r.lease.Available(i)
+			ex.bookReserved(row, now, &r, i, charged[index])
 			if r.local && c.settle {
 				ex.chargeOwed(now, &ex.limits[index], all[index]) // its store still has to know
 			}
@@ -191,6 +192,7 @@ func (ex *exchange) settleLimits(now time.Time, c *charge, row *tenancy.Row) (ch
 	if c.settle {
 		for _, index := range ex.owed {
 			charged[index] = ex.chargeOwed(now, &ex.limits[index], all[index])
+			ex.bookOwed(row, now, index, all[index])
 		}
 	}
 	return charged, available

@@ -180,6 +180,7 @@ func (a *app) openLedger() (err error) {
 		return err
 	}
 	a.onClose(a.ledger.Close)
+	a.beginBudgets()
 	a.retention = newRetention(&a.cfg.Ledger, a.ledger, a.log)
 	return nil
 }
@@ -362,6 +363,7 @@ func (a *app) serve(ctx context.Context) error {
 	group.Go(func() error { return a.reloads.Run(failed) })
 	group.Go(func() error { return a.base.keys.Run(failed) })
 	group.Go(func() error { return a.retention.Run(failed) })
+	group.Go(func() error { a.followBudgets(failed); return nil })
 	group.Go(func() error { return a.gateway.Serve(a.public, tlsCfg) })
 	group.Go(func() error {
 		if err := admin.Serve(a.admin); err != nil && !errors.Is(err, http.ErrServerClosed) {

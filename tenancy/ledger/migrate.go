@@ -118,7 +118,7 @@ var migrations = []string{
 		at_ns   INTEGER NOT NULL,
 		counted TEXT NOT NULL,
 		PRIMARY KEY (process, month)
-	) STRICT;`,
+	) STRICT;` + sqliteBudgets,
 }
 
 // migrate brings the schema up to date, each step in a transaction of its own

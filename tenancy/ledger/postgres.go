@@ -43,6 +43,7 @@ var postgresDialect = &dialect{
 	archived:    "sluice_archived_months",
 	closed:      "sluice_closed_months",
 	checkpoints: "sluice_usage_checkpoints",
+	budgets:     "sluice_budgets",
 	mark:        func(i int) string { return "$" + strconv.Itoa(i) },
 	view:        &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
 	lockRows:    " FOR UPDATE",
@@ -109,7 +110,7 @@ func newPostgres() *postgres {
 	}
 	all := columnNames()
 	return &postgres{
-		insert: "INSERT INTO sluice_requests (" + all + ") SELECT * FROM unnest(" + strings.Join(types, ", ") + ") ON CONFLICT (id) DO NOTHING RETURNING id, seq",
+		insert: postgresInsert("INSERT INTO sluice_requests (" + all + ") SELECT * FROM unnest(" + strings.Join(types, ", ") + ") ON CONFLICT (id) DO NOTHING"),
 		byID:   "SELECT " + all + " FROM sluice_requests WHERE id = ANY($1::text[]) FOR UPDATE",
 		update: fmt.Sprintf("UPDATE sluice_requests SET (%s) = ROW(%s) WHERE id = $%d", all, strings.Join(marks, ", "), n+1),
 	}
@@ -133,6 +134,9 @@ func (p *postgres) ready(ctx context.Context) error {
 	err := pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error { return migratePostgres(ctx, tx) })
 	if err == nil {
 		err = p.readClosed(ctx)
+	}
+	if err == nil {
+		_, err = p.pool.Exec(ctx, postgresForget, forgotten())
 	}
 	if err == nil {
 		p.migrated.Store(true)
@@ -298,6 +302,9 @@ func (p *postgres) settle(ctx context.Context, tx pgx.Tx, rows []*tenancy.Row, r
 			}
 		case replace:
 			if _, err := tx.Exec(ctx, p.update, append(appendValues(nil, row, p.closed.book(row.End())), row.ID)...); err != nil {
+				return err
+			}
+			if err := p.noteCharges(ctx, tx, row); err != nil {
 				return err
 			}
 			there[row.ID] = row

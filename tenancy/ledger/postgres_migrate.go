@@ -134,7 +134,7 @@ var postgresMigrations = []string{
 		at_ns   BIGINT NOT NULL,
 		counted TEXT NOT NULL,
 		PRIMARY KEY (process, month)
-	);`,
+	);` + postgresBudgets,
 }
 
 // errNewerSchema: a newer program has been at the database.

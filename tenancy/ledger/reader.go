@@ -29,6 +29,7 @@ type dialect struct {
 	archived    string             // the table of archived months; empty where there is none
 	closed      string             // the table of closed months
 	checkpoints string             // the table of what processes have counted
+	budgets     string             // the table of what is used of budgets
 	mark        func(i int) string // the i-th argument, from 1
 	view        *sql.TxOptions     // of a transaction that sees one state
 	lockRows    string             // ends a SELECT whose rows must not change before the transaction ends
@@ -38,7 +39,7 @@ type dialect struct {
 }
 
 var sqliteDialect = &dialect{
-	table: "requests", archived: "archived_months", closed: "closed_months", checkpoints: "usage_checkpoints",
+	table: "requests", archived: "archived_months", closed: "closed_months", checkpoints: "usage_checkpoints", budgets: "budgets",
 	mark: func(int) string { return "?" }, view: &sql.TxOptions{ReadOnly: true},
 	version: "SELECT coalesce(max(version), 0) FROM migrations",
 	known:   schemaNow, schema: schemaNow,
@@ -47,7 +48,7 @@ var sqliteDialect = &dialect{
 // Versions of the schema, which both databases count alike.
 const (
 	withArchived = 2 // months can be archived
-	withPeriods  = 3 // rows have the columns of periods and corrections; months can be closed; processes note what they have counted
+	withPeriods  = 3 // rows have the columns of periods and corrections; months can be closed; processes note what they have counted; charges on budgets are added up
 
 	schemaNow = withPeriods
 )

@@ -25,6 +25,7 @@ type writer struct {
 	insert *sql.Stmt
 	byID   *sql.Stmt
 	update *sql.Stmt
+	budget *sql.Stmt
 	values []any
 	// booked says that rows keep the months that they are booked in: they come from
 	// another ledger.
@@ -84,6 +85,12 @@ func openWriter(path string, busy time.Duration) (_ *writer, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if w.budget, err = w.conn.PrepareContext(ctx, sqliteAddBudget); err != nil {
+		return nil, err
+	}
+	if _, err = w.conn.ExecContext(ctx, sqliteForget, forgotten()); err != nil {
+		return nil, err
+	}
 	return w, nil
 }
 
@@ -123,6 +130,10 @@ func (w *writer) commit(ctx context.Context, rows []*tenancy.Row) ([]result, err
 			return nil, err
 		}
 		results[i] = res
+	}
+	if err := w.noteCharges(ctx, rows, results); err != nil {
+		w.rollback()
+		return nil, err
 	}
 	if _, err := w.conn.ExecContext(ctx, "COMMIT"); err != nil {
 		w.rollback()
@@ -187,7 +198,7 @@ func refusal(err error) error {
 }
 
 func (w *writer) close() error {
-	for _, stmt := range []*sql.Stmt{w.insert, w.byID, w.update} {
+	for _, stmt := range []*sql.Stmt{w.insert, w.byID, w.update, w.budget} {
 		if stmt != nil {
 			stmt.Close()
 		}
