@@ -129,17 +129,28 @@ func (a *askers) draw() asking {
 	return q
 }
 
-// run sends requests from so many clients until ctx ends or, for each of them,
-// nobody answers any more. bases are the gateways, taken in turn.
-func (a *askers) run(ctx context.Context, clients int, bases ...string) {
+// asMany has askers go on for a time, and until they have made so many requests.
+func (a *askers) asMany(least int, d time.Duration) (more func() bool) {
+	end := time.Now().Add(d)
+	return func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.next < least || time.Now().Before(end)
+	}
+}
+
+// run sends requests from so many clients for as long as there are to be more or,
+// for each client, until nobody answers any more. bases are the gateways, taken in
+// turn.
+func (a *askers) run(more func() bool, clients int, bases ...string) {
 	transport := &http.Transport{MaxIdleConnsPerHost: clients}
 	defer transport.CloseIdleConnections()
 	var wg sync.WaitGroup
 	for i := range clients {
 		wg.Go(func() {
-			for n := i; ctx.Err() == nil; n++ {
+			for n := i; more(); n++ {
 				q := a.draw()
-				got := ask(context.WithoutCancel(ctx), transport, bases[n%len(bases)], a.keys[q.tenant], &q)
+				got := ask(context.Background(), transport, bases[n%len(bases)], a.keys[q.tenant], &q)
 				a.note(q.id, got)
 				switch {
 				case got.status == 0 && !got.left:

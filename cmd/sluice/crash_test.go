@@ -145,7 +145,7 @@ func (g *crashes) round() {
 	loaded := make(chan struct{})
 	go func() {
 		defer close(loaded)
-		g.books.askers[0].run(context.Background(), 32, "http://"+public)
+		g.books.askers[0].run(func() bool { return true }, 32, "http://"+public)
 	}()
 	after := func() {}
 	switch n := g.rng.IntN(10); {
@@ -254,10 +254,9 @@ func (g *crashes) reader() (*ledger.Reader, error) {
 // end lets a last load run to its end and stops the gateway as one should.
 func (g *crashes) end() {
 	g.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-	defer cancel()
 	public, _, _ := g.child.addresses()
-	g.books.askers[0].run(ctx, 8, "http://"+public)
+	a := g.books.askers[0]
+	a.run(a.asMany(a.next+200, 0), 16, "http://"+public)
 	g.child.stop(g.T)
 	reader, err := g.reader()
 	if err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -25,11 +24,11 @@ func BenchmarkLedgerBesideGateway(b *testing.B) {
 func ledgerBesideGateway(b *testing.B, change func(*Config)) {
 	d, a := startStack(b, change)
 	clients := newAskers(d.keys, "asked", 1)
-	ctx, stop := context.WithCancel(b.Context())
+	var over atomic.Bool
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		clients.run(ctx, 8, a.baseURL())
+		clients.run(func() bool { return !over.Load() }, 8, a.baseURL())
 	}()
 	before := a.ledger.Stats()
 	var n atomic.Int64
@@ -49,7 +48,7 @@ func ledgerBesideGateway(b *testing.B, change func(*Config)) {
 		}
 	})
 	b.StopTimer()
-	stop()
+	over.Store(true)
 	<-served
 	after, took := a.ledger.Stats(), b.Elapsed().Seconds()
 	whole := 0

@@ -96,9 +96,7 @@ func generous(dir string) {
 func (r *replicas) load(clients int, d time.Duration) {
 	a := newAskers(r.d.keys, "asked", testSeed(r.T))
 	r.books.askers = append(r.books.askers, a)
-	ctx, cancel := context.WithTimeout(r.Context(), d)
-	defer cancel()
-	a.run(ctx, clients, r.bases...)
+	a.run(a.asMany(600, d), clients, r.bases...)
 }
 
 // reconcile holds the shared ledger against workers and clients.
