@@ -46,7 +46,7 @@ func invalid(code, param, message string) *rejection {
 func unauthorized(cause error) *rejection {
 	return &rejection{
 		status: fasthttp.StatusUnauthorized, kind: "invalid_request_error", code: "invalid_api_key",
-		message: "no valid credential: send one API key as Authorization: Bearer, x-api-key or api-key",
+		message: "no valid credential: send one API key or token as Authorization: Bearer, x-api-key or api-key",
 		cause:   cause,
 	}
 }

@@ -144,6 +144,34 @@ func (s *KeySet) find(ctx context.Context, kid *string, alg string) ([]*key, err
 	return nil, s.unknown()
 }
 
+// renewed returns the keys for a token that those of a version did not verify, if
+// there are others by now or after a fetch; nil if not. It asks for a fetch under
+// the same bounds as an unknown key id does.
+func (s *KeySet) renewed(ctx context.Context, h header, version uint64) []*key {
+	if s.fetch == nil {
+		return nil
+	}
+	if s.Version() == version {
+		const mark = "signature of " // no key id of its own
+		done, number := s.ask(mark + name(h.kid))
+		if done == nil {
+			return nil
+		}
+		patience := time.NewTimer(s.timing.Wait)
+		defer patience.Stop()
+		select {
+		case <-done:
+		case <-patience.C:
+		case <-ctx.Done():
+		}
+		if s.Version() == version {
+			s.noteMiss(mark+name(h.kid), number)
+			return nil
+		}
+	}
+	return s.ring.Load().find(h.kid, h.alg)
+}
+
 func name(kid *string) string {
 	if kid == nil {
 		return ""

@@ -177,6 +177,47 @@ func TestRotation(t *testing.T) {
 	})
 }
 
+// TestRotationUnderOneName: an issuer that names none of its keys, or all of them
+// alike, is followed, too, and bad signatures ask for no more fetches than unknown
+// keys do.
+func TestRotationUnderOneName(t *testing.T) {
+	for _, kid := range []string{"", "default"} {
+		a, b, stranger := oidctest.NewSigner(t, "ES256", kid), oidctest.NewSigner(t, "ES256", kid), oidctest.NewSigner(t, "ES256", kid)
+		synctest.Test(t, func(t *testing.T) {
+			src := &source{set: oidctest.Set(a), takes: 50 * time.Millisecond}
+			k := follow(t, src)
+			v := verifier(t, k)
+			verify := func(s *oidctest.Signer) string {
+				_, err := v.Verify(t.Context(), []byte(s.Token(oidctest.Claims(issuerName, time.Now()))), time.Now())
+				return reason(err)
+			}
+			time.Sleep(time.Minute)
+			if got := verify(a); got != "ok" || src.count() != 1 {
+				t.Errorf("before: %s, %d fetches", got, src.count())
+			}
+			src.publish(nil, b)
+			if got := verify(b); got != "ok" || src.count() != 2 {
+				t.Errorf("the first token by the new key: %s, %d fetches", got, src.count())
+			}
+			if got := verify(a); got != tenancy.AuthSignature {
+				t.Errorf("the old key: %s", got)
+			}
+			before := src.count()
+			for began := time.Now(); time.Since(began) < 10*time.Minute; time.Sleep(time.Second) {
+				if got := verify(stranger); got != tenancy.AuthSignature {
+					t.Fatalf("a stranger's: %s", got)
+				}
+			}
+			if n := src.count() - before; n > 7 {
+				t.Errorf("bad signatures made %d fetches in ten minutes", n)
+			}
+			if got := verify(b); got != "ok" {
+				t.Errorf("after a flood of bad signatures: %s", got)
+			}
+		})
+	}
+}
+
 // TestProviderDown: keys that are known stay in force for days, new ones are
 // refused at once, and the provider is asked ever less often, until it is back.
 func TestProviderDown(t *testing.T) {

@@ -100,6 +100,14 @@ type Token struct {
 	Keys        *KeySet
 }
 
+// reasonOf is the reason of one of this package's errors; empty for none.
+func reasonOf(err error) string {
+	if e, ok := err.(*tenancy.AuthError); ok {
+		return e.Reason
+	}
+	return ""
+}
+
 func refuse(reason, format string, args ...any) error {
 	return &tenancy.AuthError{Reason: reason, Cause: fmt.Errorf(format, args...)}
 }
@@ -145,7 +153,14 @@ func (v *Verifier) Verify(ctx context.Context, token []byte, now time.Time) (*To
 	if err != nil {
 		return nil, err
 	}
-	if err := is.signed(token, body, keys); err != nil {
+	if err = is.signed(token, body, keys); reasonOf(err) == tenancy.AuthSignature {
+		// An issuer that gives all its keys one name, or none, shows a new one only so.
+		if keys = is.Keys.renewed(ctx, h, version); keys != nil {
+			version = is.Keys.Version()
+			err = is.signed(token, body, keys)
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	out, err := is.judge(claims, now)
