@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -91,14 +92,13 @@ func (l *Limiter) Reserve(ctx context.Context, _ time.Time, claims []ratelimit.C
 			panic("BUG: " + err.Error())
 		}
 	}
-	p := plan{limiter: l, claims: claims}
+	p := plans.Get().(*plan)
+	defer p.release()
+	p.limiter, p.claims = l, claims
 	r, failures := p.try(ctx)
 	for tries := 1; p.limbo && tries < 3 && l.awaitReport(p.ctx); tries++ {
 		p.again = true
 		r, failures = p.try(ctx)
-	}
-	if p.cancel != nil {
-		p.cancel()
 	}
 	if len(failures) > 0 {
 		l.refused.Add(1)
@@ -135,6 +135,18 @@ type plan struct {
 	limbo, again bool
 	ctx          context.Context // of asking
 	cancel       context.CancelFunc
+}
+
+// plans are used again, so that a request that the leases serve allocates its
+// reservation alone.
+var plans = sync.Pool{New: func() any { return new(plan) }}
+
+func (p *plan) release() {
+	if p.cancel != nil {
+		p.cancel()
+	}
+	*p = plan{}
+	plans.Put(p)
 }
 
 // try decides from the leases, or asks the store.
