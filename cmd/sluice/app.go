@@ -18,6 +18,7 @@ import (
 	"github.com/sluicegate/sluice/gateway"
 	"github.com/sluicegate/sluice/policy/decisionlog"
 	"github.com/sluicegate/sluice/ratelimit"
+	"github.com/sluicegate/sluice/ratelimit/redis"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/scoring/discovery"
 	"github.com/sluicegate/sluice/tenancy"
@@ -40,7 +41,8 @@ type app struct {
 	subs      *subscriptions
 	checker   *discovery.Checker
 	tokens    *tokenizers
-	limiter   *ratelimit.Limiter
+	limiter   *ratelimit.Limiter // limits in this process
+	shared    *redis.Limiter     // limits of all replicas; nil without a store
 	tenants   *chargeback.TenantMetrics
 	ledger    *ledger.Ledger
 	retention *retention
@@ -172,6 +174,9 @@ func (a *app) buildTokens() (err error) {
 
 func (a *app) openLedger() (err error) {
 	a.limiter = ratelimit.New(ratelimit.DefaultConfig())
+	if a.shared, err = a.cfg.Store.Redis.open(a.log); err != nil {
+		return err
+	}
 	if a.tenants, err = chargeback.NewTenantMetrics(a.first.metrics); err != nil {
 		return fmt.Errorf("cannot set up the tenants' metrics: %w", err)
 	}
@@ -194,8 +199,8 @@ func (a *app) buildGateway() error {
 	a.meter = newMetrics(reg, a.tenants, a.names)
 	a.meter.inForce(nil, a.first)
 	parts := gateway.Parts{
-		LocalLimiter: ratelimit.New(ratelimit.Config{MaxCounters: localCounters}),
-		Router:       a.fleet, Limiter: a.limiter, Tokenizer: a.tokens, Ledger: a.ledger,
+		LocalLimiter: ratelimit.New(ratelimit.Config{MaxCounters: localCounters}), LocalFraction: a.cfg.Store.LocalFraction,
+		Router: a.fleet, Limiter: a.limits(), Tokenizer: a.tokens, Ledger: a.ledger,
 		Meter: meters{a.meter, a.tokens}, Health: a.checker, Log: a.log, Ready: a.notReady, Details: a.details,
 	}
 	if a.decisions != nil {
@@ -211,7 +216,7 @@ func (a *app) buildGateway() error {
 		a.reloads.hungUp = a.decisions.Reopen // it may have been moved away
 	}
 	reg.MustRegister(&stateCollector{
-		gateway: a.gateway, fleet: a.fleet, limiter: a.limiter, ledger: a.ledger, tokens: a.tokens, kv: a.subs.stats, checker: a.checker,
+		gateway: a.gateway, fleet: a.fleet, limiter: a.limiter, shared: a.shared, ledger: a.ledger, tokens: a.tokens, kv: a.subs.stats, checker: a.checker,
 		reloads: a.reloads, decisions: a.decisions, keys: a.base.keys, retention: a.retention,
 		identities: a.base.identities,
 	})
@@ -255,6 +260,7 @@ func (a *app) details() (words []string) {
 	if a.decisions != nil && !a.decisions.Ready() {
 		words = append(words, "decision_log_full")
 	}
+	words = append(words, a.storeDetails()...)
 	switch {
 	case a.ledger.Healthy() != nil:
 		words = append(words, "ledger_full")
@@ -361,6 +367,9 @@ func (a *app) serve(ctx context.Context) error {
 	group.Go(func() error { a.tokens.Run(failed); return nil })
 	group.Go(func() error { return a.base.identities.Run(failed) })
 	group.Go(func() error { return a.reloads.Run(failed) })
+	if a.shared != nil {
+		group.Go(func() error { return a.shared.Run(failed) })
+	}
 	group.Go(func() error { return a.base.keys.Run(failed) })
 	group.Go(func() error { return a.retention.Run(failed) })
 	group.Go(func() error { a.followBudgets(failed); return nil })

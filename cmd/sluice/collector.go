@@ -11,6 +11,7 @@ import (
 	"github.com/sluicegate/sluice/policy/classify"
 	"github.com/sluicegate/sluice/policy/decisionlog"
 	"github.com/sluicegate/sluice/ratelimit"
+	"github.com/sluicegate/sluice/ratelimit/redis"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/scoring/discovery"
 	"github.com/sluicegate/sluice/scoring/kvevents"
@@ -25,6 +26,7 @@ type stateCollector struct {
 	gateway   *gateway.Gateway
 	fleet     *scoring.Fleet
 	limiter   *ratelimit.Limiter
+	shared    *redis.Limiter // nil without a store
 	ledger    *ledger.Ledger
 	tokens    *tokenizers
 	kv        func() []kvSource
@@ -117,6 +119,11 @@ var (
 	descOverflows   = desc("sluice_ratelimit_overflows_total", "Claims on new counters that there was no room for.")
 	descClockSteps  = desc("sluice_ratelimit_clock_steps_total", "Times that the wall clock was set by more than five minutes.")
 	descLeases      = desc("sluice_ratelimit_open_reservations", "Reservations not yet settled.")
+	descStoreState  = desc("sluice_ratelimit_store_state", "1 for the state of the shared store of limits: up, slow, down.", "state")
+	descStorePeers  = desc("sluice_ratelimit_store_replicas", "Gateways that share limits with this one, itself included, as last heard.")
+	descStoreBy     = desc("sluice_ratelimit_store_decisions_total", "Reservations by what decided them: lease (in this process), store (a round trip), memory (a refusal that still stands).", "by")
+	descStoreTrip   = histogramDesc("sluice_ratelimit_store_roundtrip_seconds", "Time that requests waited for the shared store of limits.")
+	descStoreLosses = desc("sluice_ratelimit_store_losses_total", "Times that the store had lost its data, or had given this gateway up.")
 	descLedgerRows  = desc("sluice_ledger_rows_total", "Rows made durable.")
 	descLedgerQueue = desc("sluice_ledger_queue", "Rows waiting for the writer.")
 	descLedgerOpen  = desc("sluice_ledger_open_intents", "Requests noted as in flight.")
@@ -132,6 +139,11 @@ var (
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// histogramDesc is desc for a histogram.
+func histogramDesc(name, help string, labels ...string) *prometheus.Desc {
+	return desc(name, help, labels...)
 }
 
 // Describe implements prometheus.Collector; the set is unchecked, as most of
@@ -336,6 +348,10 @@ func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
 	if c.reloads.failing() {
 		n[state{"config", "reload_failed"}] = 1
 	}
+	if c.shared != nil {
+		s := c.shared.Stats().State
+		n[state{"limits", "store_down"}], n[state{"limits", "store_slow"}] = countIf(s == redis.StateDown), countIf(s == redis.StateSlow)
+	}
 	if c.keys.Failing() {
 		n[state{"keys", "failing"}] = 1
 	}
@@ -433,6 +449,9 @@ func (c *stateCollector) collectVerdicts(ch chan<- prometheus.Metric, m *modelTo
 
 func (c *stateCollector) collectBooks(ch chan<- prometheus.Metric) {
 	ls := c.limiter.Stats()
+	if c.shared != nil {
+		c.collectStore(ch, &ls)
+	}
 	gauge(ch, descCounters, float64(ls.Counters))
 	gauge(ch, descLeases, float64(ls.OpenLeases))
 	counter(ch, descOverflows, float64(ls.Overflows))

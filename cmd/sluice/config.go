@@ -32,6 +32,7 @@ type Config struct {
 	Tokens         TokensConfig         `yaml:"tokens"`
 	Scoring        ScoringConfig        `yaml:"scoring"`
 	Prices         PricesConfig         `yaml:"prices"`
+	Store          StoreConfig          `yaml:"store"`
 	Ledger         LedgerConfig         `yaml:"ledger"`
 	Metrics        MetricsConfig        `yaml:"metrics"`
 	TrustedProxies []string             `yaml:"trustedProxies"`
@@ -329,6 +330,7 @@ func DefaultConfig() Config {
 		},
 		Tokens:  TokensConfig{SampleEvery: 200, RemoteTimeout: time.Second, RemoteParallel: 16, CacheBytes: 256 * MiB},
 		Scoring: defaultScoring(),
+		Store:   defaultStore(),
 		Ledger:  defaultLedger(),
 		Metrics: MetricsConfig{MaxSeries: 10000},
 		Drain:   DrainConfig{Delay: 5 * time.Second, Deadline: 300 * time.Second},

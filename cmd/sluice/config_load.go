@@ -140,6 +140,7 @@ func (c *Config) paths() []configPath {
 		{"decisionLog.hashKeyFile", &c.DecisionLog.HashKeyFile, false},
 	}
 	all = append(all, c.Identity.paths()...)
+	all = append(all, c.Store.Redis.paths()...)
 	for i := range c.Labels.External {
 		all = append(all, configPath{fmt.Sprintf("labels.external[%d].apiKeyFile", i), &c.Labels.External[i].APIKeyFile, false})
 	}

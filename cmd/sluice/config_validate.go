@@ -61,6 +61,7 @@ func (v *validator) validate() {
 	v.pools()
 	v.pacing()
 	v.tokens()
+	v.store()
 	v.observability()
 	v.files()
 }

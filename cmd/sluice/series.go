@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/sluicegate/sluice/policy"
+	"github.com/sluicegate/sluice/ratelimit/redis"
 	"github.com/sluicegate/sluice/scoring/kvevents"
 	"github.com/sluicegate/sluice/tenancy"
 )
@@ -65,6 +66,11 @@ func metricFamilies() []metricFamily {
 		{"sluice_ratelimit_clock_steps_total", nil, 0},
 		{"sluice_ratelimit_counters", nil, 0},
 		{"sluice_ratelimit_open_reservations", nil, 0},
+		{"sluice_ratelimit_store_state", []string{"state"}, 0},
+		{"sluice_ratelimit_store_replicas", nil, 0},
+		{"sluice_ratelimit_store_decisions_total", []string{"by"}, 0},
+		{"sluice_ratelimit_store_roundtrip_seconds", nil, redis.TripBuckets},
+		{"sluice_ratelimit_store_losses_total", nil, 0},
 		{"sluice_upstream_attempts_total", []string{"pool", "worker", "status"}, 0},
 		{"sluice_upstream_retries_total", []string{"pool", "reason"}, 0},
 		{"sluice_ttft_seconds", []string{"model", "pool", "class"}, ttft},
@@ -151,13 +157,13 @@ func metricFamilies() []metricFamily {
 var fixedLabels = map[string]int{
 	"route": 7, "method": 8, "status": 24, "dialect": 2, "phase": 6, "code": 16, "reason": 16, "decision": 4, "unit": 6,
 	"gateway": 1, "process": 1,
-	"percentile": 2, "result": 5, "state": 5, "source": 5, "shape": 10, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 6,
+	"percentile": 2, "result": 5, "state": 5, "source": 5, "shape": 10, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 7,
 	"sluice_degraded/reason": 4,
 	"percent":                8, "sluice_ratelimit_store_failures_total/state": 3, "sluice_ratelimit_store_failures_total/decision": 3,
 
 	"sluice_auth_failures_total/reason": len(tenancy.AuthReasons()), "sluice_jwks_fetches_total/result": 2,
 	"sluice_route_tokenizer_shape/state": 3, "sluice_route_tokenize_breaker/state": 3,
-	"sluice_content_scans_total/status": 4, "sluice_content_detector_failures_total/reason": 2,
+	"by": 3, "sluice_ratelimit_store_state/state": 3, "sluice_content_scans_total/status": 4, "sluice_content_detector_failures_total/reason": 2,
 	"type": 3, "sluice_decision_log_records_total/result": 2,
 	// A worker is in one state at a time.
 	"sluice_worker_state/state": 1,

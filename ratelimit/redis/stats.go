@@ -50,6 +50,9 @@ func (l *Limiter) Stats() Stats {
 	return st
 }
 
+// TripBuckets is how many bounds Stats.Trips has.
+const TripBuckets = len(tripBounds)
+
 // tripBounds are the upper bounds of the histogram of round trips.
 var tripBounds = [...]time.Duration{
 	100 * time.Microsecond, 200 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2 * time.Millisecond,
