@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,6 +35,7 @@ func TestRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		months := []ledger.Month{{First: monthOf(1999, 9), Closed: true}, {First: monthOf(1999, 10)}}
+		var mu sync.Mutex // protects what the test changes and reads
 		var archived []string
 		fail := errors.New("the disk is full")
 		r := &retention{
@@ -41,9 +44,13 @@ func TestRetention(t *testing.T) {
 				if !before.Equal(monthOf(1999, 11)) { // the clock begins on 1 January 2000
 					t.Errorf("asked for months before %s", before)
 				}
-				return months, nil
+				mu.Lock()
+				defer mu.Unlock()
+				return slices.Clone(months), nil
 			},
 			archive: func(_ context.Context, month, now time.Time) (ledger.Archived, error) {
+				mu.Lock()
+				defer mu.Unlock()
 				archived = append(archived, month.Format("2006-01"))
 				return ledger.Archived{}, fail
 			},
@@ -52,16 +59,20 @@ func TestRetention(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- r.Run(ctx) }()
 		synctest.Wait()
+		mu.Lock()
 		if !r.failing.Load() || strings.Join(archived, " ") != "1999-09" {
 			t.Errorf("at first: failing %v, archived %v", r.failing.Load(), archived)
 		}
 		fail, months[1].Closed = nil, true
+		mu.Unlock()
 		time.Sleep(retentionEvery)
 		synctest.Wait()
+		mu.Lock()
 		if r.failing.Load() || strings.Join(archived, " ") != "1999-09 1999-09 1999-10" {
 			t.Errorf("an hour later: failing %v, archived %v", r.failing.Load(), archived)
 		}
 		months[1].Closed = false
+		mu.Unlock()
 		for range 3 {
 			time.Sleep(retentionEvery)
 		}

@@ -282,3 +282,65 @@ func noteNow(t testing.TB, l *Ledger) {
 		return slices.ContainsFunc(noted, func(c tenancy.Checkpoint) bool { return c.Process == l.process })
 	})
 }
+
+// SQL sums to what the rows sum to, by tenant, model and currency; and of one
+// process up to a place to what it has made by then, corrections and what was put
+// back apart.
+func TestUsage(t *testing.T) {
+	eachLedger(t, func(t *testing.T, _ string, open func(Options) *Ledger, _ func(context.Context) (PutBack, error)) {
+		c := &tally{}
+		l := open(Options{Counter: c})
+		var rows []*tenancy.Row
+		for i := range 24 {
+			row := fullRow(fmt.Sprint("r", i))
+			row.Tenant, row.Model, row.Currency = fmt.Sprint("t", i%2), fmt.Sprint("m", i%3), []string{"EUR", "USD"}[i/12]
+			row.OutputTokens += int64(i)
+			rows = append(rows, row)
+		}
+		rows[5].Flags |= tenancy.FlagRecovered
+		rows[6].CorrectionOf = "r0"
+		sums := func(list []*tenancy.Row) []tenancy.Usage {
+			byKey := make(map[[3]string]*tenancy.Usage)
+			for _, row := range list {
+				key := [3]string{row.Tenant, row.Model, row.Currency}
+				if byKey[key] == nil {
+					byKey[key] = &tenancy.Usage{Tenant: row.Tenant, Model: row.Model, Totals: tenancy.Totals{Currency: row.Currency}}
+				}
+				byKey[key].Add(row)
+			}
+			var out []tenancy.Usage
+			for _, key := range slices.SortedFunc(maps.Keys(byKey), func(a, b [3]string) int { return slices.Compare(a[:], b[:]) }) {
+				out = append(out, *byKey[key])
+			}
+			return out
+		}
+		var half tenancy.Counted
+		for i, row := range rows {
+			if err := l.Record(t.Context(), row); err != nil {
+				t.Fatal(err)
+			}
+			if i == 11 {
+				_, half = c.counted()
+			}
+		}
+		s, err := l.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		got, err := s.Usage(t.Context(), march, april)
+		if want := sums(rows); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("the month has %+v, %v; the rows sum to %+v", got, err, want)
+		}
+		made := slices.Concat(rows[:5], rows[7:12])
+		if got, err = s.UsageOf(t.Context(), l.process, half.Seq, march, april); err != nil || !reflect.DeepEqual(got, sums(made)) {
+			t.Errorf("up to %d there is %+v, %v; the rows sum to %+v", half.Seq, got, err, sums(made))
+		}
+		if got, err = s.UsageOf(t.Context(), "another", half.Seq, march, april); err != nil || len(got) != 0 {
+			t.Errorf("another process has %+v, %v", got, err)
+		}
+		if got, err = s.Usage(t.Context(), april, june); err != nil || len(got) != 0 {
+			t.Errorf("April has %+v, %v", got, err)
+		}
+	})
+}
