@@ -100,7 +100,7 @@ spec: { policyName: purse, actions: [Deny] }
 func startCrashes(t *testing.T, place func(*crashes)) *crashes {
 	t.Helper()
 	seed := testSeed(t)
-	g := &crashes{T: t, rng: rand.New(rand.NewPCG(seed, 0)), books: &books{t: t, workers: newAccounts()}}
+	g := &crashes{T: t, rng: rand.New(rand.NewPCG(seed, 0)), books: &books{t: t, workers: newAccounts(), budgets: 2}}
 	var err error
 	opts := demoOptions{public: "127.0.0.1:0", admin: "127.0.0.1:0", timeScale: 0.1, worker: g.books.workers.watch}
 	if g.d, err = newDemo(opts, slog.New(slog.DiscardHandler)); err != nil {

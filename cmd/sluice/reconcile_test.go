@@ -57,6 +57,8 @@ type books struct {
 	// calm says that no gateway has died: refusals are all booked then, and every
 	// request is known to the end.
 	calm bool
+	// budgets are how many budgets a completed request is charged to.
+	budgets int
 	// seen counts rows by outcome, and answers by what clients were told.
 	seen map[string]int
 }
@@ -67,7 +69,7 @@ func (b *books) check(reader *ledger.Reader) {
 	b.seen = make(map[string]int)
 	served := b.workers.all()
 	byID, byRequest := make(map[string]*tenancy.Row), make(map[string]*tenancy.Row)
-	sums := make(map[string]*tenancy.Totals)
+	sums, charged := make(map[string]*tenancy.Totals), make(map[budgetOf]int64)
 	from, to := time.Now().AddDate(0, 0, -2), time.Now().AddDate(0, 0, 2)
 	for row, err := range reader.Rows(context.Background(), from, to) {
 		if err != nil {
@@ -82,6 +84,9 @@ func (b *books) check(reader *ledger.Reader) {
 			sums[row.Currency] = &tenancy.Totals{Currency: row.Currency}
 		}
 		sums[row.Currency].Add(row)
+		for _, c := range row.Charges {
+			charged[budgetOf{c.Counter, c.Period.Unix()}] += c.Amount
+		}
 		b.row(row, served[row.ID])
 	}
 	for id, did := range served {
@@ -103,6 +108,31 @@ func (b *books) check(reader *ledger.Reader) {
 	}
 	b.totals(reader, from, to, sums)
 	b.export(reader, sums)
+	b.used(reader, charged)
+}
+
+// budgetOf is a budget in one day or month.
+type budgetOf struct {
+	counter [16]byte
+	period  int64
+}
+
+// used compares what the ledger says is used of budgets, from which a gateway begins,
+// with what its rows were charged.
+func (b *books) used(reader *ledger.Reader, charged map[budgetOf]int64) {
+	b.t.Helper()
+	budgets, err := reader.Budgets(context.Background(), time.Now().AddDate(0, -2, 0))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, got := range budgets {
+		if want := charged[budgetOf{got.Counter, got.Period.Unix()}]; got.Amount != want {
+			b.t.Errorf("of the budget of %s by %s %d are used, rows were charged %d", got.Unit, got.Window, got.Amount, want)
+		}
+	}
+	if len(budgets) != len(charged) {
+		b.t.Errorf("the ledger has %d budgets, its rows were charged to %d", len(budgets), len(charged))
+	}
 }
 
 // row holds a row against what workers did for it.
@@ -115,6 +145,18 @@ func (b *books) row(row *tenancy.Row, did []simworker.Account) {
 		if want := halfUp(m.Quantity, m.Price); m.Cost != want {
 			b.t.Errorf("row %s: %d of %s at %d cost %d, should be %d", row.ID, m.Quantity, m.Name, m.Price, m.Cost, want)
 		}
+	}
+	for _, c := range row.Charges {
+		want := row.InputTokens + row.OutputTokens
+		if c.Unit == "cost" {
+			want = row.Costs.Total()
+		}
+		if c.Amount != want {
+			b.t.Errorf("row %s was charged %d %s on a budget, should be %d", row.ID, c.Amount, c.Unit, want)
+		}
+	}
+	if row.Outcome == tenancy.OutcomeCompleted && len(row.Charges) != b.budgets {
+		b.t.Errorf("row %s was charged to %d budgets, should be to %d: %+v", row.ID, len(row.Charges), b.budgets, row.Charges)
 	}
 	switch row.Outcome {
 	case tenancy.OutcomeLost, tenancy.OutcomeDenied, tenancy.OutcomeRejected:
