@@ -107,8 +107,7 @@ func verifiedChain(ctx *fasthttp.RequestCtx) []*x509.Certificate {
 // authReason is the word for a failed identification in metrics and logs, one of
 // tenancy.AuthReasons.
 func authReason(err error) string {
-	var e *tenancy.AuthError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*tenancy.AuthError](err); ok {
 		return e.AuthReason()
 	}
 	return tenancy.AuthOther

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -205,9 +206,10 @@ func (e *claimEvaluation) value(field string, x *expression) ref.Val {
 
 // claimProblem says what went wrong without the values that the library quotes.
 func claimProblem(err error) string {
-	own, ok := classify(err).(*evalError)
+	err = classify(err)
+	own, ok := errors.AsType[*evalError](err)
 	if !ok || own.kind != ErrorValue {
-		return classify(err).Error()
+		return err.Error()
 	}
 	switch text := own.text; {
 	case strings.HasPrefix(text, "no such key"):

@@ -100,11 +100,6 @@ func (c *ClaimMapConfig) source() policy.ClaimMapSource {
 	return policy.ClaimMapSource{Tenant: c.Tenant, Team: c.Team, Labels: c.Labels, Groups: c.Groups, Scopes: c.Scopes}
 }
 
-// any reports whether callers can be known by anything but API keys.
-func (c *IdentityConfig) any() bool {
-	return len(c.JWT) > 0 || c.MTLS.CAFile != "" || len(c.Proxies) > 0
-}
-
 // paths lists the files that identities need.
 func (c *IdentityConfig) paths() []configPath {
 	all := []configPath{{"identity.mtls.caFile", &c.MTLS.CAFile, false}}

@@ -6,6 +6,8 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -183,7 +185,11 @@ func (ids *identities) failing() bool {
 // build makes what a generation knows callers by: the keys in force, and the tenants that it has loaded.
 func (ids *identities) build(cfg *Config, keys *authn.Live, tenants *authn.Directory) (*identity, error) {
 	c := &cfg.Identity
-	mapper := authn.NewMappers(tenants)
+	read := slices.Sorted(maps.Keys(cfg.Policy.Claims))
+	if cfg.Labels.Claim != "" {
+		read = append(read, cfg.Labels.Claim)
+	}
+	mapper := authn.NewMappers(tenants, read)
 	id := &identity{uses: make(map[keySource]bool), required: c.MTLS.ClientAuth == "required"}
 	chain := &authn.Chain{Keys: keys.View(tenants), Standing: keys}
 	var err error

@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -201,7 +202,7 @@ func TestIdentityReloads(t *testing.T) {
 	}
 	set := func(more string, want int) attemptPage {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(r.d.dir, "sluice.yaml"), append(plain[:len(plain):len(plain)], more...), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(r.d.dir, "sluice.yaml"), append(slices.Clip(plain), more...), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		code, page := r.reload()

@@ -31,8 +31,7 @@ type proxyFunc struct {
 func (p proxyFunc) Owns(*tenancy.Credentials) bool { return p.owns }
 
 func reasonWord(err error) string {
-	var e *tenancy.AuthError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*tenancy.AuthError](err); ok {
 		return e.Reason
 	}
 	if err != nil {
@@ -163,11 +162,11 @@ func TestMapper(t *testing.T) {
 	team := func(s string) *string { return &s }
 	v := &Verified{
 		Kind: tenancy.KindJWT, ID: "jwt:i:s", Subject: "s", Issuer: "i", SPIFFEID: "spiffe://a/b", Expires: noon,
-		Claims: map[string]any{"s": "x", "n": int64(1), "f": 0.5, "b": true, "l": []any{"a", int64(2)}, "o": map[string]any{"a": 1}, "none": nil, "deep": []any{[]any{"a"}}},
+		Claims: map[string]any{"s": "x", "n": int64(1), "f": 0.5, "b": true, "l": []any{"a", int64(2)}, "o": map[string]any{"a": 1}, "none": nil, "deep": []any{[]any{"a"}}, "unread": "x"},
 	}
 	var grant Grant
 	var failure error
-	m := NewMappers(dir)(func(context.Context, *Verified) (Grant, error) { return grant, failure })
+	m := NewMappers(dir, []string{"s", "n", "f", "b", "l", "o", "none", "deep", "missing"})(func(context.Context, *Verified) (Grant, error) { return grant, failure })
 	do := func(g Grant) (*tenancy.Principal, error) {
 		grant = g
 		return m.Map(t.Context(), v)

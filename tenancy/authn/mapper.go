@@ -24,15 +24,17 @@ type Tenants interface {
 // mapper is the Mapper of a generation.
 type mapper struct {
 	tenants Tenants
+	keep    []string
 	grant   GrantFunc
 	derived *derivedTenants
 }
 
 // NewMappers returns a maker of Mappers that find tenants in one place. They
-// share what they derive of them.
-func NewMappers(tenants Tenants) func(GrantFunc) Mapper {
+// share what they derive of them. Of what a credential says, principals have the
+// claims that keep names and no others: what nobody reads is not remembered.
+func NewMappers(tenants Tenants, keep []string) func(GrantFunc) Mapper {
 	derived := &derivedTenants{of: make(map[string]*tenancy.Tenant)}
-	return func(grant GrantFunc) Mapper { return &mapper{tenants, grant, derived} }
+	return func(grant GrantFunc) Mapper { return &mapper{tenants, keep, grant, derived} }
 }
 
 var (
@@ -58,14 +60,16 @@ func (m *mapper) Map(ctx context.Context, v *Verified) (*tenancy.Principal, erro
 	}
 	return &tenancy.Principal{
 		Kind: v.Kind, ID: v.ID, Subject: v.Subject, Issuer: v.Issuer, SPIFFEID: v.SPIFFEID,
-		Groups: g.Groups, Scopes: g.Scopes, Claims: plainClaims(v.Claims), ExpiresAt: v.Expires, Tenant: t,
+		Groups: g.Groups, Scopes: g.Scopes, Claims: plainClaims(v.Claims, m.keep), ExpiresAt: v.Expires, Tenant: t,
 	}, nil
 }
 
-// plainClaims are those that a principal can have: scalars, and lists of them.
-func plainClaims(claims map[string]any) map[string]any {
-	out := make(map[string]any, len(claims))
-	for name, v := range claims {
+// plainClaims are those of some claims that a principal can have: scalars, and
+// lists of them.
+func plainClaims(claims map[string]any, keep []string) map[string]any {
+	out := make(map[string]any, len(keep))
+	for _, name := range keep {
+		v := claims[name]
 		list, isList := v.([]any)
 		if isList && !slices.ContainsFunc(list, func(x any) bool { return !scalarClaim(x) }) || scalarClaim(v) {
 			out[name] = v

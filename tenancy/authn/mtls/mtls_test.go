@@ -115,8 +115,7 @@ func rule(t testing.TB, m Match, mapper authn.Mapper) Rule {
 }
 
 func reason(err error) string {
-	var e *tenancy.AuthError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*tenancy.AuthError](err); ok {
 		return e.Reason
 	}
 	if err != nil {

@@ -44,7 +44,9 @@ func TestRemoteFails(t *testing.T) {
 	}{
 		{"500", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, "the provider answers with status 500"},
 		{"204", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, "the provider answers with status 204"},
-		{"a redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/keys", 302) }, "redirect, which is not followed"},
+		{"a redirect", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/keys", http.StatusFound)
+		}, "redirect, which is not followed"},
 		{"10 MiB", func(w http.ResponseWriter, _ *http.Request) {
 			for range 10 {
 				if _, err := w.Write(make([]byte, 1<<20)); err != nil {

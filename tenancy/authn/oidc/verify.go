@@ -102,7 +102,7 @@ type Token struct {
 
 // reasonOf is the reason of one of this package's errors; empty for none.
 func reasonOf(err error) string {
-	if e, ok := err.(*tenancy.AuthError); ok {
+	if e, ok := errors.AsType[*tenancy.AuthError](err); ok {
 		return e.Reason
 	}
 	return ""

@@ -44,8 +44,8 @@ func reason(err error) string {
 	if err == nil {
 		return "ok"
 	}
-	var e *tenancy.AuthError
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*tenancy.AuthError](err)
+	if !ok {
 		return "no reason: " + err.Error()
 	}
 	return e.Reason

@@ -33,8 +33,7 @@ func (mapper) Map(_ context.Context, v *authn.Verified) (*tenancy.Principal, err
 }
 
 func reason(err error) string {
-	var e *tenancy.AuthError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*tenancy.AuthError](err); ok {
 		return e.Reason
 	}
 	if err != nil {
