@@ -27,40 +27,98 @@ func newChargebackCommand(now func() time.Time) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newExportCommand(), newGPUCommand(now))
+	cmd.AddCommand(newExportCommand(now), newCloseCommand(now), newCorrectCommand(), newGPUCommand(now))
 	return cmd
 }
 
-// exportFlags are what `chargeback export` was asked for.
-type exportFlags struct {
-	config, ledger, prices, period, output string
+// booksFlags say which ledger a command is about, and on what terms.
+type booksFlags struct {
+	config, ledger string
 
-	books LedgerConfig // of the configuration, if one was given
+	keeps   LedgerConfig // of the configuration, if one was given
+	charges ChargebackConfig
+	table   string // of prices, of the configuration
 }
 
-func newExportCommand() *cobra.Command {
+func (f *booksFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVarP(&f.config, "config", "c", "", "configuration file to take the ledger and the rest from")
+	flags.StringVar(&f.ledger, "ledger", "", "the ledger, an SQLite file")
+	cmd.MarkFlagsOneRequired("config", "ledger")
+}
+
+// load takes what was not given from the configuration.
+func (f *booksFlags) load() error {
+	f.charges = defaultChargeback()
+	if f.config == "" {
+		return nil
+	}
+	cfg, _, err := LoadConfig(f.config)
+	if err != nil {
+		return err
+	}
+	f.keeps, f.charges, f.table = cfg.Ledger, cfg.Chargeback, cfg.Prices.File
+	return nil
+}
+
+// open opens the ledger that was asked for: a file, or else that of the configuration.
+func (f *booksFlags) open() (*ledger.Reader, error) {
+	if f.ledger != "" {
+		return ledger.OpenReader(f.ledger)
+	}
+	return booksReader(&f.keeps)
+}
+
+// books opens it to be changed.
+func (f *booksFlags) books() (*ledger.Books, error) {
+	switch {
+	case f.ledger != "":
+		return ledger.OpenBooks(f.ledger)
+	case f.keeps.PostgresFile == "":
+		return ledger.OpenBooks(f.keeps.Path)
+	}
+	dsn, err := readSecretText(f.keeps.PostgresFile)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read ledger.postgresFile: %w", err)
+	}
+	return ledger.OpenPostgresBooks(dsn)
+}
+
+// ledgerPath is what the files beside the ledger are named after.
+func (f *booksFlags) ledgerPath() string { return cmp.Or(f.ledger, f.keeps.Path) }
+
+// exportFlags are what `chargeback export` was asked for.
+type exportFlags struct {
+	booksFlags
+	prices, period, format, output string
+	unfinished, spreadsheet        bool
+}
+
+func newExportCommand(now func() time.Time) *cobra.Command {
 	var f exportFlags
 	cmd := &cobra.Command{
 		Use:   "export --period YYYY-MM (--ledger FILE | -c FILE)",
-		Short: "Write the charges of a month as CSV that equals the ledger to the last unit",
-		Long: "Write the charges of a month (UTC, by the end of each request) as CSV in FOCUS columns. Nothing is written\n" +
-			"unless the lines' sums equal the ledger's own. The ledger may be in use by a running gateway.\n\n" +
+		Short: "Write the charges of a month, in FOCUS columns, that equal the ledger to the last unit",
+		Long: "Write the charges of a month (UTC, by the end of each request) in the columns of FOCUS 1.2, as CSV or JSON lines.\n" +
+			"Nothing is written unless the lines' sums equal the ledger's own. The ledger may be in use by a running gateway.\n\n" +
+			"A month that is not over is exported with --open alone; that of a closed one is the same to the byte, or an error.\n" +
 			"Costs are those of the ledger: each request's, at the prices it was admitted under. With a price table,\n" +
 			"requests charged at other prices than the table has now are counted, and nothing else changes.",
 		Example: "  sluice chargeback export --ledger sluice.db --period 2026-11 -o november.csv",
 		Args:    cobra.NoArgs,
 		RunE: command(func(cmd *cobra.Command, _ []string) error {
-			return export(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return f.export(cmd.Context(), now(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		}),
 	}
+	f.add(cmd)
 	flags := cmd.Flags()
-	flags.StringVarP(&f.config, "config", "c", "", "configuration file to take the ledger and the prices from")
-	flags.StringVar(&f.ledger, "ledger", "", "the ledger")
 	flags.StringVar(&f.prices, "prices", "", "price table to compare the ledger's prices with")
 	flags.StringVar(&f.period, "period", "", "month, as in 2026-11")
+	flags.StringVar(&f.format, "format", "csv", "csv or json")
 	flags.StringVarP(&f.output, "output", "o", "", "file to write, replaced whole; default: standard output")
+	flags.BoolVar(&f.unfinished, "open", false, "export a month that is not over; its lines say so")
+	flags.BoolVar(&f.spreadsheet, "spreadsheet", false, "put an apostrophe before names that a spreadsheet would take for a formula")
 	markRequired(cmd, "period")
-	cmd.MarkFlagsOneRequired("config", "ledger")
 	return cmd
 }
 
@@ -75,17 +133,37 @@ func periodOf(text string) (from, to time.Time, err error) {
 	return from, from.AddDate(0, 1, 0), err
 }
 
-func export(ctx context.Context, f exportFlags, stdout, stderr io.Writer) error {
+// renderer is the form of the export that was asked for.
+func (f *exportFlags) renderer() (func(*chargeback.Statement) ([]byte, error), error) {
+	switch {
+	case f.format == "json" && f.spreadsheet:
+		return nil, &usageError{"--spreadsheet is for CSV"}
+	case f.format == "json":
+		return (*chargeback.Statement).JSON, nil
+	case f.format != "csv":
+		return nil, &usageError{fmt.Sprintf("--format %q is not known, should be csv or json", clip(f.format))}
+	case f.spreadsheet:
+		return (*chargeback.Statement).Spreadsheet, nil
+	}
+	return (*chargeback.Statement).CSV, nil
+}
+
+func (f *exportFlags) export(ctx context.Context, now time.Time, stdout, stderr io.Writer) error {
 	from, to, err := periodOf(f.period)
 	if err != nil {
 		return err
 	}
-	if err := f.complete(); err != nil {
+	render, err := f.renderer()
+	if err != nil {
+		return err
+	}
+	if err := f.load(); err != nil {
 		return err
 	}
 	var prices *chargeback.Prices
-	if f.prices != "" {
-		if prices, err = chargeback.LoadPrices(f.prices); err != nil {
+	if file := cmp.Or(f.prices, f.table); file != "" {
+		f.prices = file
+		if prices, err = chargeback.LoadPrices(file); err != nil {
 			return err
 		}
 	}
@@ -100,9 +178,22 @@ func export(ctx context.Context, f exportFlags, stdout, stderr io.Writer) error 
 	}
 	defer rows.Close()
 
-	write := func(w io.Writer) error { return chargeback.Export(ctx, rows, f.period, w) }
+	statement, closing, err := f.statement(ctx, rows, now)
+	if err != nil {
+		return err
+	}
+	text, err := render(statement)
+	if err != nil {
+		return err
+	}
+	write := func(w io.Writer) error {
+		if _, err := w.Write(text); err != nil {
+			return fmt.Errorf("cannot write the export: %w", err)
+		}
+		return nil
+	}
 	if f.output == "" {
-		err = writeWhole(stdout, write)
+		err = write(stdout)
 	} else {
 		err = replaceFile(f.output, write)
 	}
@@ -114,6 +205,10 @@ func export(ctx context.Context, f exportFlags, stdout, stderr io.Writer) error 
 		return err
 	}
 	writeTotals(stderr, f.period, totals)
+	if len(totals) > 0 {
+		fmt.Fprintf(stderr, "%s: the export equals the ledger.\n", f.period)
+	}
+	f.writeState(ctx, reader, closing, now, stderr)
 	if prices == nil {
 		return nil
 	}
@@ -126,25 +221,54 @@ func export(ctx context.Context, f exportFlags, stdout, stderr io.Writer) error 
 	return nil
 }
 
-// complete takes what was not given from the configuration.
-func (f *exportFlags) complete() error {
-	if f.config == "" {
-		return nil
-	}
-	cfg, _, err := LoadConfig(f.config)
+// statement is what the month comes to; that of a closed one is as it was closed.
+func (f *exportFlags) statement(ctx context.Context, rows *ledger.Snapshot, now time.Time) (*chargeback.Statement, *ledger.Closing, error) {
+	from, to, err := periodOf(f.period)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	f.books, f.prices = cfg.Ledger, cmp.Or(f.prices, cfg.Prices.File)
-	return nil
+	closing, err := rows.Closing(ctx, from)
+	if err != nil {
+		return nil, nil, err
+	}
+	state := chargeback.PeriodSettling
+	switch {
+	case closing != nil && !closing.Sealed():
+		return nil, nil, fmt.Errorf("cannot export %s: %s has begun to close it and it has no sums yet; if that has failed, give `sluice chargeback close` again", f.period, closing.By)
+	case closing != nil:
+		s, err := closedStatement(ctx, rows, closing, f.period)
+		if err == nil {
+			err = asClosed(s, closing, f.period)
+		}
+		return s, closing, err
+	case now.Before(to) && !f.unfinished:
+		return nil, nil, fmt.Errorf("cannot export %s: the month is not over, so its charges are not complete; with --open they are exported as they are, and every line says so", f.period)
+	case now.Before(to):
+		state = chargeback.PeriodOpen
+	}
+	s, err := chargeback.NewStatement(ctx, rows, f.period, f.charges.terms(), state)
+	return s, nil, err
 }
 
-// open opens the ledger that was asked for: a file, or else that of the configuration.
-func (f *exportFlags) open() (*ledger.Reader, error) {
-	if f.ledger != "" {
-		return ledger.OpenReader(f.ledger)
+// writeState says how final the export is.
+func (f *exportFlags) writeState(ctx context.Context, reader *ledger.Reader, closing *ledger.Closing, now time.Time, w io.Writer) {
+	_, to, _ := periodOf(f.period)
+	if closing != nil {
+		fmt.Fprintf(w, "%s: closed on %s by %s, and the same since.\n", f.period, closing.At.Format(time.RFC3339), closing.By)
+		return
 	}
-	return booksReader(&f.books)
+	if now.Before(to) {
+		fmt.Fprintf(w, "%s: the month is not over; more charges will come.\n", f.period)
+	} else {
+		fmt.Fprintf(w, "%s: the month is not closed; late charges may yet come.\n", f.period)
+	}
+	p, err := reader.Pending(ctx, f.ledgerPath(), to)
+	switch {
+	case err != nil:
+		fmt.Fprintf(w, "%s: what waits beside the ledger is not known: %v\n", f.period, err)
+	case p.SpoolRows > 0:
+		fmt.Fprintf(w, "%s: %s in the spool beside %s and not in the export.\n", f.period, waits(p.SpoolRows), f.ledgerPath())
+	}
 }
 
 // writeWhole holds back what write makes until it is whole: half an export on standard output would look
@@ -201,7 +325,6 @@ func writeTotals(w io.Writer, period string, totals []tenancy.Totals) {
 		fmt.Fprintf(w, "%s: %s, %d input tokens (%d cached), %d output tokens: %s\n",
 			period, count(int(t.Rows), "request"), t.InputTokens, t.CachedTokens, t.OutputTokens, cost)
 	}
-	fmt.Fprintf(w, "%s: the export equals the ledger.\n", period)
 }
 
 // formatMicro writes micro-units as a decimal number of units, exactly.
@@ -227,10 +350,13 @@ func comparePrices(ctx context.Context, rows chargeback.Source, table *chargebac
 			continue // nothing was charged at any price
 		}
 		price, ok := table.Price(row.Model, row.Start)
+		if !row.Flags.Has(tenancy.FlagReasoningApart) { // of a time that knew three meters
+			price.Reasoning, price.GPUSecond = row.Prices.Reasoning, row.Prices.GPUSecond
+		}
 		switch {
 		case row.Currency == "" && !ok:
 			n.unpriced++
-		case ok && price.Currency == row.Currency && price.Prices == row.Prices:
+		case ok && price.Currency == row.Currency && price.Prices == row.Prices && row.Discount == table.Discount(row.Tenant, row.Team, row.Model, row.Start):
 			n.same++
 		default:
 			n.other++

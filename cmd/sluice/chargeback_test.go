@@ -16,7 +16,7 @@ func TestChargebackExport(t *testing.T) {
 	export := func(args ...string) (stdout, stderr string) {
 		t.Helper()
 		var out, errs bytes.Buffer
-		args = append([]string{"chargeback", "export", "--ledger", "ledger.db", "--period", "2026-11"}, args...)
+		args = append([]string{"chargeback", "export", "--ledger", "ledger.db", "--period", "2026-11", "--open"}, args...)
 		if code := execute(t.Context(), scriptNow, args, strings.NewReader(""), &out, &errs); code != exitOK {
 			t.Fatalf("exit code %d: %s", code, errs.String())
 		}

@@ -34,6 +34,7 @@ type Config struct {
 	Prices         PricesConfig         `yaml:"prices"`
 	Store          StoreConfig          `yaml:"store"`
 	Ledger         LedgerConfig         `yaml:"ledger"`
+	Chargeback     ChargebackConfig     `yaml:"chargeback"`
 	Metrics        MetricsConfig        `yaml:"metrics"`
 	TrustedProxies []string             `yaml:"trustedProxies"`
 	Drain          DrainConfig          `yaml:"drain"`
@@ -332,6 +333,9 @@ func DefaultConfig() Config {
 		Scoring: defaultScoring(),
 		Store:   defaultStore(),
 		Ledger:  defaultLedger(),
+
+		Chargeback: defaultChargeback(),
+
 		Metrics: MetricsConfig{MaxSeries: 10000},
 		Drain:   DrainConfig{Delay: 5 * time.Second, Deadline: 300 * time.Second},
 		Log:     LogConfig{Level: "info", Format: "json"},

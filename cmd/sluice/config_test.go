@@ -175,7 +175,11 @@ func TestLoadConfigFull(t *testing.T) {
 			Username: "gateway", PasswordFile: in("redis.password"), SentinelUsername: "watcher", SentinelPasswordFile: in("sentinel.password"),
 			Prefix: "gw", Replica: "gw-1", Timeout: 15 * time.Millisecond, LeaseShare: 0.25,
 		}},
-		Ledger:         LedgerConfig{Path: in("ledger.db"), PostgresFile: in("ledger.dsn"), Spool: 64 * MiB, SyncIntents: true},
+		Ledger: LedgerConfig{Path: in("ledger.db"), PostgresFile: in("ledger.dsn"), Spool: 64 * MiB, SyncIntents: true},
+		Chargeback: ChargebackConfig{
+			BillingAccount: BillingAccountConfig{ID: "cc-4711", Name: "Shared platform", Currency: "CHF"},
+			Provider:       "Platform team", Publisher: "Somebody", InvoiceIssuer: "Platform team", SettleDelay: 48 * time.Hour,
+		},
 		Metrics:        MetricsConfig{Tenants: []string{"acme"}, TopTenants: 3, MaxSeries: 500},
 		TrustedProxies: []string{"10.0.0.0/8", "2001:db8::1"},
 		Drain:          DrainConfig{Delay: time.Second, Deadline: 10 * time.Second},

@@ -63,6 +63,7 @@ func (v *validator) validate() {
 	v.tokens()
 	v.store()
 	v.observability()
+	v.chargeback()
 	v.files()
 }
 

@@ -38,7 +38,7 @@ func (t *tour) chargeback(ctx context.Context) (string, error) {
 			booked.InputTokens, booked.CachedTokens, booked.OutputTokens, prompt, cached, output)
 	}
 	var file bytes.Buffer
-	if err := chargeback.Export(ctx, reader, from.Format("2006-01"), &file); err != nil {
+	if err := chargeback.Export(ctx, reader, from.Format("2006-01"), chargeback.DefaultTerms(), chargeback.PeriodOpen, &file); err != nil {
 		return "", err
 	}
 	lines, tokens, cost, err := sumExport(file.Bytes())
@@ -74,10 +74,12 @@ func sumExport(text []byte) (lines int, tokens int64, cost *big.Rat, err error) 
 			continue // of no tokens, and without a price here
 		}
 		var quantity big.Rat
-		if _, ok := quantity.SetString(r[column["ConsumedQuantity"]]); !ok || !quantity.IsInt() {
+		if _, ok := quantity.SetString(r[column["ConsumedQuantity"]]); !ok || !quantity.IsInt() && r[column["ConsumedUnit"]] == "Tokens" {
 			return 0, 0, nil, fmt.Errorf("ConsumedQuantity %q is no whole number", r[column["ConsumedQuantity"]])
 		}
-		tokens += quantity.Num().Int64()
+		if r[column["ConsumedUnit"]] == "Tokens" {
+			tokens += quantity.Num().Int64()
+		}
 		var amount big.Rat
 		if _, ok := amount.SetString(r[column["BilledCost"]]); !ok {
 			return 0, 0, nil, fmt.Errorf("BilledCost %q is no number", r[column["BilledCost"]])

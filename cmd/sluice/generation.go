@@ -105,24 +105,11 @@ func (g *generation) uses() map[keySource]bool {
 	return g.identity.uses
 }
 
-// nextPrice is the next instant after now at which some price begins or ends to hold; zero if there is
-// none.
-func nextPrice(prices *chargeback.Prices, now time.Time) (next time.Time) {
-	for _, p := range prices.All() {
-		for _, at := range [...]time.Time{p.ValidFrom, p.ValidTo} {
-			if at.After(now) && (next.IsZero() || at.Before(next)) {
-				next = at
-			}
-		}
-	}
-	return next
-}
-
 // keepReloadable copies to a configuration what can be changed without a restart from another one. What
 // is left different needs one.
 func (c *Config) keepReloadable(from *Config) {
 	c.Policy, c.CacheIsolation, c.Labels, c.Identity = from.Policy, from.CacheIsolation, from.Labels, from.Identity
-	c.Tenants, c.Prices, c.Metrics = from.Tenants, from.Prices, from.Metrics
+	c.Tenants, c.Prices, c.Metrics, c.Chargeback = from.Tenants, from.Prices, from.Metrics, from.Chargeback
 	if len(c.Models) == len(from.Models) {
 		c.Models = slices.Clone(c.Models)
 		for i := range c.Models {

@@ -138,14 +138,14 @@ prices:
 	for _, c := range []struct{ now, want string }{
 		{"2025-06-01", "2026-01-01"}, {"2026-01-01", "2026-02-01"}, {"2026-02-01", "2026-03-01"},
 	} {
-		if got := nextPrice(prices, day(c.now)); !got.Equal(day(c.want)) {
+		if got := prices.Next(day(c.now)); !got.Equal(day(c.want)) {
 			t.Errorf("after %s: %v, want %s", c.now, got, c.want)
 		}
 	}
-	if got := nextPrice(prices, day("2026-03-01")); !got.IsZero() {
+	if got := prices.Next(day("2026-03-01")); !got.IsZero() {
 		t.Errorf("after the last: %v", got)
 	}
-	if got := nextPrice(nil, day("2026-01-01")); !got.IsZero() {
+	if got := (*chargeback.Prices)(nil).Next(day("2026-01-01")); !got.IsZero() {
 		t.Errorf("without prices: %v", got)
 	}
 }

@@ -311,7 +311,7 @@ func (b *books) export(reader *ledger.Reader, sums map[string]*tenancy.Totals) {
 	cost := new(big.Rat)
 	for month := range months {
 		var file bytes.Buffer
-		if err := chargeback.Export(context.Background(), reader, month, &file); err != nil {
+		if err := chargeback.Export(context.Background(), reader, month, chargeback.DefaultTerms(), chargeback.PeriodOpen, &file); err != nil {
 			b.t.Fatal(err)
 		}
 		_, n, c, err := sumExport(file.Bytes())

@@ -184,7 +184,7 @@ func (r *reloader) answer(ctx context.Context, call *reloadCall) {
 func (r *reloader) untilPrices(notBefore time.Time) time.Duration {
 	g, now := r.generation(), r.now()
 	wait := time.Minute
-	if next := nextPrice(g.docs.prices, g.loaded); !next.IsZero() {
+	if next := g.docs.prices.Next(g.loaded); !next.IsZero() {
 		wait = min(wait, next.Sub(now))
 	}
 	return max(wait, notBefore.Sub(now), 0)
@@ -193,7 +193,7 @@ func (r *reloader) untilPrices(notBefore time.Time) time.Duration {
 // pricesChanged reports whether other prices hold now than when the generation in force was loaded.
 func (r *reloader) pricesChanged() bool {
 	g := r.generation()
-	next := nextPrice(g.docs.prices, g.loaded)
+	next := g.docs.prices.Next(g.loaded)
 	return !next.IsZero() && !r.now().Before(next)
 }
 

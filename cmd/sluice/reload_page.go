@@ -60,7 +60,7 @@ func (r *reloader) page() any {
 		Revision: g.docs.policies.Revision(), Generation: g.number, Loaded: g.loaded,
 		Succeeded: good, Failed: failed, Warnings: []string{}, Rules: []rulePage{},
 	}
-	if next := nextPrice(g.docs.prices, g.loaded); !next.IsZero() {
+	if next := g.docs.prices.Next(g.loaded); !next.IsZero() {
 		p.PricesChange = &next
 	}
 	if !last.at.IsZero() {

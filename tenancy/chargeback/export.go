@@ -1,18 +1,14 @@
 package chargeback
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,7 +19,7 @@ import (
 // sources. While rows are being added, use a Snapshot: the export compares
 // Rows with Totals.
 type Source interface {
-	// Rows yields the rows that ended in [from, to).
+	// Rows yields the rows that belong to [from, to).
 	Rows(ctx context.Context, from, to time.Time) iter.Seq2[*tenancy.Row, error]
 	// Totals sums the same rows by currency, computed independently of Rows.
 	Totals(ctx context.Context, from, to time.Time) ([]tenancy.Totals, error)
@@ -32,36 +28,126 @@ type Source interface {
 // ErrUnequal means that the sums of an export and of the ledger differ.
 var ErrUnequal = errors.New("the export does not equal the ledger")
 
-// Export writes the charges of a period (YYYY-MM, UTC, by the rows' end time)
-// as CSV: one line for each tenant, team, model, pool, class, meter and unit
-// price that has a quantity or a cost, in that order. Columns have their FOCUS
-// 1.2 names where there is one; those of our own begin with x_. Costs are
-// decimals with six places, exact to the micro-unit; the cost of a line is the
-// sum of its requests' costs, each rounded as the package comment says, and may
-// differ from quantity × unit price by those roundings.
-//
-// The bytes depend on the rows alone. Before anything is written to w, the sums
-// over the finished lines, read back, are compared with the source's totals:
-// unless tokens and costs agree to the unit, the error is ErrUnequal.
-func Export(ctx context.Context, rows Source, period string, w io.Writer) error {
+// PeriodState says how final a month is. It is in every line of an export.
+type PeriodState string
+
+// States of a month.
+const (
+	// PeriodOpen is a month that is not over.
+	PeriodOpen PeriodState = "Open"
+	// PeriodSettling is over, but late rows may still be booked in it.
+	PeriodSettling PeriodState = "Settling"
+	// PeriodClosed does not change any more.
+	PeriodClosed PeriodState = "Closed"
+)
+
+// FormatNow is the format of exports that this program writes. The bytes of a
+// format never change; another order, column or form of a number is a new one.
+const FormatNow = 1
+
+// Terms are what an export says beside the ledger's rows.
+type Terms struct {
+	// Format is FormatNow, or the one that a month was closed in.
+	Format int `json:"format"`
+	// BillingAccountID and BillingAccountName are whom the charges are billed to.
+	BillingAccountID   string `json:"billingAccountId"`
+	BillingAccountName string `json:"billingAccountName"`
+	// Currency is that of usage without a price. Empty: the one of all other lines,
+	// or XXX, the code of no currency, if they have none or several.
+	Currency string `json:"currency"`
+	// Provider makes the service available, Publisher has made it, InvoiceIssuer
+	// bills for it. FOCUS takes charges of which the issuer is not the provider for
+	// those of a marketplace, of which nothing is billed here.
+	Provider      string `json:"provider"`
+	Publisher     string `json:"publisher"`
+	InvoiceIssuer string `json:"invoiceIssuer"`
+}
+
+// DefaultTerms are those of an export that nobody has said anything about.
+func DefaultTerms() Terms {
+	return Terms{
+		Format: FormatNow, BillingAccountID: "sluice", BillingAccountName: "Sluice",
+		Provider: "Sluice", Publisher: "Sluice", InvoiceIssuer: "Sluice",
+	}
+}
+
+// Statement is the charges of a month: one line for each tenant, team, model,
+// pool, class, meter, unit price, discount and month of usage that has a quantity
+// or a cost, and for each reason of a correction, in that order.
+type Statement struct {
+	// Rows is how many rows of the ledger were summed.
+	Rows int64
+
+	terms    Terms
+	state    PeriodState
+	from, to time.Time
+	currency string // of usage without a price
+	lines    []*line
+	totals   []tenancy.Totals
+}
+
+// NewStatement sums the rows that are booked in a month (YYYY-MM, UTC).
+func NewStatement(ctx context.Context, rows Source, period string, terms Terms, state PeriodState) (*Statement, error) {
 	from, to, err := parsePeriod(period)
+	if err != nil {
+		return nil, err
+	}
+	if terms.Format != FormatNow {
+		return nil, fmt.Errorf("cannot export %s: it was closed in format %d of the export, and this program writes format %d: use the program that closed it", period, terms.Format, FormatNow)
+	}
+	s := &Statement{terms: terms, state: state, from: from, to: to}
+	if err := s.gather(ctx, rows); err != nil {
+		return nil, fmt.Errorf("cannot export %s: %w", period, err)
+	}
+	if s.totals, err = rows.Totals(ctx, from, to); err != nil {
+		return nil, fmt.Errorf("cannot export %s: %w", period, err)
+	}
+	s.currency = cmp.Or(terms.Currency, soleCurrency(s.lines))
+	return s, nil
+}
+
+// CSV renders the statement with LF line ends. Columns have their FOCUS 1.2 names;
+// those of our own begin with x_. BilledCost and EffectiveCost are the ledger's
+// sums, decimals with six places, exact to the micro-unit: of requests' costs, each
+// rounded as the package comment says. ListCost and ContractedCost are quantity ×
+// unit price, exact, and may differ from them by those roundings.
+//
+// The bytes depend on the rows, the terms and the state alone. The sums over the
+// finished lines, read back, are compared with the source's totals: unless tokens,
+// GPU time and costs agree to the unit, the error is ErrUnequal.
+func (s *Statement) CSV() ([]byte, error) { return s.render(writeCSV, readCSV) }
+
+// JSON is as CSV, as one object a line, with the same fields in the same order.
+func (s *Statement) JSON() ([]byte, error) { return s.render(writeJSON, readJSON) }
+
+// Spreadsheet is as CSV, but for texts that a spreadsheet would take for a formula:
+// they get an apostrophe in front, and so do ids that begin like one.
+func (s *Statement) Spreadsheet() ([]byte, error) { return s.render(writeSpreadsheet, readCSV) }
+
+func (s *Statement) render(write func([][]value) ([]byte, error), read func([]byte) ([]map[string]string, error)) ([]byte, error) {
+	records := make([][]value, len(s.lines))
+	for i, l := range s.lines {
+		records[i] = s.record(l)
+	}
+	text, err := write(records)
+	if err == nil {
+		err = s.verify(text, read)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot export %s: %w", s.from.Format("2006-01"), err)
+	}
+	return text, nil
+}
+
+// Export writes a statement as CSV, or nothing.
+func Export(ctx context.Context, rows Source, period string, terms Terms, state PeriodState, w io.Writer) error {
+	s, err := NewStatement(ctx, rows, period, terms, state)
 	if err != nil {
 		return err
 	}
-	lines, count, err := gather(ctx, rows, from, to)
+	text, err := s.CSV()
 	if err != nil {
-		return fmt.Errorf("cannot export %s: %w", period, err)
-	}
-	text, err := format(lines, from, to)
-	if err != nil {
-		return fmt.Errorf("cannot export %s: %w", period, err)
-	}
-	totals, err := rows.Totals(ctx, from, to)
-	if err != nil {
-		return fmt.Errorf("cannot export %s: %w", period, err)
-	}
-	if err := verify(text, count, totals); err != nil {
-		return fmt.Errorf("cannot export %s: %w", period, err)
+		return err
 	}
 	if _, err := w.Write(text); err != nil {
 		return fmt.Errorf("cannot write the export of %s: %w", period, err)
@@ -81,7 +167,9 @@ func parsePeriod(period string) (from, to time.Time, err error) {
 // lineKey is what a line of the export stands for.
 type lineKey struct {
 	tenant, team, model, pool, class, meter, currency string
-	price                                             int64
+	price, discount                                   int64
+	used                                              time.Time // month of the usage
+	reason                                            string    // of a correction
 }
 
 func (a lineKey) compare(b lineKey) int {
@@ -89,184 +177,92 @@ func (a lineKey) compare(b lineKey) int {
 		strings.Compare(a.tenant, b.tenant), strings.Compare(a.team, b.team),
 		strings.Compare(a.model, b.model), strings.Compare(a.pool, b.pool),
 		strings.Compare(a.class, b.class), strings.Compare(a.meter, b.meter),
-		strings.Compare(a.currency, b.currency), cmp.Compare(a.price, b.price),
+		strings.Compare(a.currency, b.currency), cmp.Compare(a.price, b.price), cmp.Compare(a.discount, b.discount),
+		a.used.Compare(b.used), strings.Compare(a.reason, b.reason),
 	)
 }
 
 type line struct {
 	lineKey
-	requests, tokens, cost int64
+	requests, quantity, cost int64
 }
 
-// gather sums the rows of a period into lines, in order, and counts the rows.
-func gather(ctx context.Context, rows Source, from, to time.Time) ([]*line, int64, error) {
+// gather sums the rows of the month into lines, in order.
+func (s *Statement) gather(ctx context.Context, rows Source) error {
 	byKey := make(map[lineKey]*line)
-	var count int64
-	for row, err := range rows.Rows(ctx, from, to) {
+	for row, err := range rows.Rows(ctx, s.from, s.to) {
 		if err != nil {
-			return nil, 0, err
+			return err
 		}
-		count++
+		s.Rows++
+		used := s.from
+		if row.Late() {
+			used = tenancy.Month(row.End())
+		}
+		reason := row.Reason
+		if row.Author != "" {
+			reason += " (" + row.Author + ")"
+		}
 		for _, m := range row.Meters() {
 			if m.Quantity == 0 && m.Cost == 0 {
 				continue
 			}
-			key := lineKey{row.Tenant, row.Team, row.Model, row.Pool, row.Class, m.Name, row.Currency, m.Price}
+			key := lineKey{row.Tenant, row.Team, row.Model, row.Pool, row.Class, m.Name, row.Currency, m.Price, row.Discount, used, reason}
 			l := byKey[key]
 			if l == nil {
 				l = &line{lineKey: key}
 				byKey[key] = l
 			}
-			if l.tokens > math.MaxInt64-m.Quantity || l.cost > math.MaxInt64-m.Cost {
-				return nil, 0, fmt.Errorf("the sum of %s of tenant %q passes 64 bits", m.Name, row.Tenant)
+			if !addTo(&l.quantity, m.Quantity) || !addTo(&l.cost, m.Cost) {
+				return fmt.Errorf("the sum of %s of tenant %q passes 64 bits", m.Name, row.Tenant)
 			}
 			l.requests++
-			l.tokens += m.Quantity
-			l.cost += m.Cost
 		}
 	}
-	lines := make([]*line, 0, len(byKey))
 	for _, l := range byKey {
-		lines = append(lines, l)
+		s.lines = append(s.lines, l)
 	}
-	slices.SortFunc(lines, func(a, b *line) int { return a.compare(b.lineKey) })
-	return lines, count, nil
+	slices.SortFunc(s.lines, func(a, b *line) int { return a.compare(b.lineKey) })
+	return nil
 }
 
-// Columns of the export. The indices of those that verify reads have names.
-var header = []string{
-	"BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd",
-	"ChargeCategory", "ChargeFrequency", "ChargeDescription",
-	"ServiceCategory", "ServiceName", "SubAccountId",
-	"SkuId", "SkuMeter", "SkuPriceId",
-	"ConsumedQuantity", "ConsumedUnit", "PricingQuantity", "PricingUnit",
-	"ListUnitPrice", "ListCost", "BilledCost", "EffectiveCost", "BillingCurrency",
-	"Tags", "x_Team", "x_Model", "x_Pool", "x_Class", "x_Requests",
+// addTo adds unless the sum passes 64 bits.
+func addTo(sum *int64, n int64) bool {
+	if n > 0 && *sum > math.MaxInt64-n || n < 0 && *sum < math.MinInt64-n {
+		return false
+	}
+	*sum += n
+	return true
 }
 
-var (
-	colMeter    = slices.Index(header, "SkuMeter")
-	colQuantity = slices.Index(header, "ConsumedQuantity")
-	colCost     = slices.Index(header, "BilledCost")
-	colCurrency = slices.Index(header, "BillingCurrency")
-)
+// noCurrency is ISO 4217's code of no currency.
+const noCurrency = "XXX"
 
-// format renders the lines as CSV with LF line ends.
-func format(lines []*line, from, to time.Time) ([]byte, error) {
-	var buf bytes.Buffer
-	out := csv.NewWriter(&buf)
-	if err := out.Write(header); err != nil {
-		return nil, err
-	}
-	start, end := from.Format(time.RFC3339), to.Format(time.RFC3339)
+func soleCurrency(lines []*line) string {
+	sole := ""
 	for _, l := range lines {
-		tags, err := json.Marshal(map[string]string{"team": l.team, "pool": l.pool, "class": l.class})
-		if err != nil {
-			return nil, err
+		if l.currency != "" && sole != "" && l.currency != sole {
+			return noCurrency
 		}
-		cost := decimal(l.cost)
-		if err := out.Write([]string{
-			start, end, start, end,
-			"Usage", "Usage-Based", cell(description(l)),
-			"AI and Machine Learning", "LLM inference", cell(l.tenant),
-			cell(l.model), l.meter, cell(priceID(l)),
-			strconv.FormatInt(l.tokens, 10), "Tokens", decimal(l.tokens), "1000000 Tokens",
-			decimal(l.price), cost, cost, cost, l.currency,
-			string(tags), cell(l.team), cell(l.model), cell(l.pool), cell(l.class), strconv.FormatInt(l.requests, 10),
-		}); err != nil {
-			return nil, err
-		}
+		sole = cmp.Or(sole, l.currency)
 	}
-	out.Flush()
-	return buf.Bytes(), out.Error()
-}
-
-var meterTexts = map[string]string{
-	tenancy.MeterInput:       "input tokens",
-	tenancy.MeterCachedInput: "input tokens read from a cache",
-	tenancy.MeterOutput:      "output tokens",
-}
-
-func description(l *line) string {
-	text := l.model + ": " + meterTexts[l.meter]
-	if l.currency == "" {
-		text += ", without a price"
-	}
-	return text
-}
-
-func priceID(l *line) string {
-	if l.currency == "" {
-		return ""
-	}
-	return fmt.Sprintf("%s/%s/%s/%d", l.model, l.meter, l.currency, l.price)
-}
-
-// decimal is a count of millionths as a decimal with six places.
-func decimal(micro int64) string {
-	return fmt.Sprintf("%d.%06d", micro/1_000_000, micro%1_000_000)
-}
-
-// parseDecimal is the inverse of decimal.
-func parseDecimal(s string) (int64, error) {
-	whole, frac, ok := strings.Cut(s, ".")
-	if !ok || len(frac) != 6 {
-		return 0, fmt.Errorf("%q is no decimal with six places", s)
-	}
-	return strconv.ParseInt(whole+frac, 10, 64)
-}
-
-// cell keeps a spreadsheet from taking a name for a formula: text that begins
-// like one gets an apostrophe in front.
-func cell(s string) string {
-	if s == "" {
-		return s
-	}
-	if strings.ContainsAny(s[:1], "=+-@\t\r\n") || hasAnyPrefix(s, "＝", "＋", "－", "＠") {
-		return "'" + s
-	}
-	return s
-}
-
-func hasAnyPrefix(s string, prefixes ...string) bool {
-	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(s, p) })
+	return cmp.Or(sole, noCurrency)
 }
 
 // verify reads an export back and compares its sums with the ledger's.
-func verify(text []byte, count int64, totals []tenancy.Totals) error {
-	records, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
+func (s *Statement) verify(text []byte, read func([]byte) ([]map[string]string, error)) error {
+	records, err := read(text)
 	if err != nil {
 		return err
 	}
 	sums := make(map[string]*tenancy.Totals)
-	for _, rec := range records[1:] {
-		tokens, err := strconv.ParseInt(rec[colQuantity], 10, 64)
-		if err != nil {
+	for _, rec := range records {
+		if err := addRecord(sums, rec); err != nil {
 			return err
-		}
-		cost, err := parseDecimal(rec[colCost])
-		if err != nil {
-			return err
-		}
-		t := sums[rec[colCurrency]]
-		if t == nil {
-			t = &tenancy.Totals{}
-			sums[rec[colCurrency]] = t
-		}
-		switch rec[colMeter] {
-		case tenancy.MeterInput:
-			t.InputTokens += tokens
-			t.Costs.Input += cost
-		case tenancy.MeterCachedInput:
-			t.InputTokens += tokens
-			t.CachedTokens += tokens
-			t.Costs.CachedInput += cost
-		case tenancy.MeterOutput:
-			t.OutputTokens += tokens
-			t.Costs.Output += cost
 		}
 	}
-	for _, want := range totals {
+	count := s.Rows
+	for _, want := range s.totals {
 		count -= want.Rows
 		got := sums[want.Currency]
 		if got == nil {
@@ -286,6 +282,47 @@ func verify(text []byte, count int64, totals []tenancy.Totals) error {
 	return nil
 }
 
+// addRecord adds what one line says to the sums of its currency.
+func addRecord(sums map[string]*tenancy.Totals, rec map[string]string) error {
+	currency := rec["BillingCurrency"]
+	if rec["x_Unpriced"] == "true" {
+		currency = ""
+	}
+	t := sums[currency]
+	if t == nil {
+		t = &tenancy.Totals{}
+		sums[currency] = t
+	}
+	cost, err := parseDecimal(rec["BilledCost"])
+	if err != nil {
+		return err
+	}
+	quantity, err := parseQuantity(rec["SkuMeter"], rec["ConsumedQuantity"])
+	if err != nil {
+		return err
+	}
+	switch rec["SkuMeter"] {
+	case tenancy.MeterInput:
+		t.InputTokens += quantity
+		t.Costs.Input += cost
+	case tenancy.MeterCachedInput:
+		t.InputTokens += quantity
+		t.CachedTokens += quantity
+		t.Costs.CachedInput += cost
+	case tenancy.MeterOutput:
+		t.OutputTokens += quantity
+		t.Costs.Output += cost
+	case tenancy.MeterReasoning:
+		t.OutputTokens += quantity
+		t.ReasoningApart += quantity
+		t.Costs.Reasoning += cost
+	case tenancy.MeterGPU:
+		t.GPUTime += time.Duration(quantity) * time.Microsecond
+		t.Costs.GPU += cost
+	}
+	return nil
+}
+
 func equal(currency string, got, want *tenancy.Totals) error {
 	for _, c := range []struct {
 		what      string
@@ -294,9 +331,13 @@ func equal(currency string, got, want *tenancy.Totals) error {
 		{"input tokens", got.InputTokens, want.InputTokens},
 		{"cached input tokens", got.CachedTokens, want.CachedTokens},
 		{"output tokens", got.OutputTokens, want.OutputTokens},
+		{"reasoning tokens apart", got.ReasoningApart, want.ReasoningApart},
+		{"microseconds of GPU time", got.GPUTime.Microseconds(), want.GPUTime.Microseconds()},
 		{"micro-units of input", got.Costs.Input, want.Costs.Input},
 		{"micro-units of cached input", got.Costs.CachedInput, want.Costs.CachedInput},
 		{"micro-units of output", got.Costs.Output, want.Costs.Output},
+		{"micro-units of reasoning", got.Costs.Reasoning, want.Costs.Reasoning},
+		{"micro-units of GPU time", got.Costs.GPU, want.Costs.GPU},
 	} {
 		if c.got != c.want {
 			return fmt.Errorf("%w: %d %s in %q, the ledger has %d", ErrUnequal, c.got, c.what, currency, c.want)

@@ -1,46 +1,70 @@
 package chargeback
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"math"
-	"math/bits"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/sluicegate/sluice/tenancy"
-	"github.com/sluicegate/sluice/tenancy/strictyaml"
 )
 
 // ErrNoPrice means that the table has no price for a model at a time.
 var ErrNoPrice = errors.New("no price for this model at this time")
 
-// perTokens is how many tokens a price is for.
-const perTokens = 1_000_000
-
-// maxPrice is a million units of a currency for a million tokens: far above any
-// price, and low enough that the cost of no real request overflows.
+// maxPrice is a million units of a currency for a million tokens or a second: far
+// above any price, and low enough that the cost of no real request overflows.
 const maxPrice = 1_000_000_000_000
 
 // Price is one row of a price table.
 type Price struct {
-	// Model is the model's name after alias resolution.
+	// Model is the model's name after alias resolution, or a glob of such names.
 	Model string
 	// Currency is the ISO 4217 code.
 	Currency string
-	// Prices are micro-units per million tokens.
+	// Prices are of the list.
 	tenancy.Prices
 	// ValidFrom is the first instant the price holds, zero for always so far;
 	// ValidTo the first at which it no longer does, zero for open.
 	ValidFrom, ValidTo time.Time
 }
 
-// holds reports whether the price is valid at an instant.
-func (p *Price) holds(at time.Time) bool {
-	return !at.Before(p.ValidFrom) && (p.ValidTo.IsZero() || at.Before(p.ValidTo))
+// span is a time in which something holds.
+func (p *Price) span() span { return span{p.ValidFrom, p.ValidTo} }
+
+type span struct{ from, to time.Time }
+
+// holds reports whether an instant is in the span.
+func (s span) holds(at time.Time) bool {
+	return !at.Before(s.from) && (s.to.IsZero() || at.Before(s.to))
+}
+
+// meets reports whether two spans have an instant in common.
+func (s span) meets(o span) bool { return s.holds(o.from) || o.holds(s.from) }
+
+// Discount is what one payer is spared of the list's prices.
+type Discount struct {
+	// Tenant or Team is the payer; the other is empty.
+	Tenant, Team string
+	// Model is a name or a glob.
+	Model string
+	// Millionths is how much: 125000 are 12.5 per cent.
+	Millionths int64
+	// ValidFrom and ValidTo are as a Price's.
+	ValidFrom, ValidTo time.Time
+}
+
+func (d *Discount) span() span { return span{d.ValidFrom, d.ValidTo} }
+
+// rank is lower for a tenant's own.
+func (d *Discount) rank() int {
+	if d.Tenant != "" {
+		return 0
+	}
+	return 1
 }
 
 // Prices is a price table: immutable, safe for concurrent use. A nil table has
@@ -48,17 +72,29 @@ func (p *Price) holds(at time.Time) bool {
 //
 //	currency: USD              # for entries without their own
 //	prices:
-//	  - model: qwen            # after alias resolution
+//	  - model: qwen            # after alias resolution; a glob: qwen-*
 //	    input: 150000          # micro-units a million tokens: 0.15 USD
 //	    cachedInput: 15000     # left out: as input
-//	    output: 600000         # reasoning included
+//	    output: 600000
+//	    reasoning: 600000      # left out: as output
+//	    gpuSecond: 0           # micro-units a second of one GPU; left out: 0
 //	    currency: USD
 //	    validFrom: 2026-01-01  # left out: always so far; a date means its start in UTC
 //	    validTo: 2026-07-01    # left out: open; the price no longer holds then
+//	discounts:
+//	  - tenant: acme           # or team
+//	    model: qwen-*          # left out: every model
+//	    millionths: 125000     # 12.5 per cent
+//	    validFrom: 2026-01-01
 //
-// Validities of one model must not overlap.
+// Of the prices that match a model and hold, a name comes before globs, and among
+// globs the one with the most letters; two of the same rank that could match one
+// model at one time are an error. Of the discounts, the tenant's come before the
+// team's, and then as with prices: one applies, they do not add up.
 type Prices struct {
-	byModel map[string][]Price // by start of validity
+	byModel   map[string][]Price // names, by start of validity
+	globs     []Price            // heaviest first
+	discounts []Discount         // in order of precedence
 }
 
 // LoadPrices reads a price table file. The error lists every problem found as
@@ -71,26 +107,49 @@ func LoadPrices(path string) (*Prices, error) {
 	return ParsePrices(path, text)
 }
 
-// Price returns what a model costs at an instant. A request is priced at its
-// start, the price it was admitted under.
+// Price returns what a model costs at an instant by the list. A request is priced
+// at its start, the price it was admitted under.
 func (p *Prices) Price(model string, at time.Time) (Price, bool) {
 	if p == nil {
 		return Price{}, false
 	}
 	for _, price := range p.byModel[model] {
-		if price.holds(at) {
+		if price.span().holds(at) {
 			return price, true
+		}
+	}
+	for i := range p.globs {
+		if price := &p.globs[i]; price.span().holds(at) && glob(price.Model).matches(model) {
+			return *price, true
 		}
 	}
 	return Price{}, false
 }
 
-// Cost fills in Currency, Prices and Costs of a row from its model, start and
-// tokens. Without a price it clears them, sets FlagUnpriced and returns
-// ErrNoPrice. With FlagCachedUnknown all input is charged in full: no part of it
-// counts as cached.
+// Discount returns what a payer is spared of a model's prices at an instant, in
+// millionths.
+func (p *Prices) Discount(tenant, team, model string, at time.Time) int64 {
+	if p == nil {
+		return 0
+	}
+	for i := range p.discounts {
+		d := &p.discounts[i]
+		payer := d.Tenant != "" && d.Tenant == tenant || d.Team != "" && d.Team == team
+		if payer && d.span().holds(at) && glob(d.Model).matches(model) {
+			return d.Millionths
+		}
+	}
+	return 0
+}
+
+// Cost fills in Currency, Prices, Discount and Costs of a row from its payer,
+// model, start, tokens and GPU time. Without a price it clears them, sets
+// FlagUnpriced and returns ErrNoPrice. With FlagCachedUnknown all input is charged
+// in full: no part of it counts as cached. Reasoning is a meter of its own from
+// here on.
 func (p *Prices) Cost(row *tenancy.Row) error {
-	row.Currency, row.Prices, row.Costs = "", tenancy.Prices{}, tenancy.Costs{}
+	row.Currency, row.Prices, row.Discount, row.Costs = "", tenancy.Prices{}, 0, tenancy.Costs{}
+	row.Flags |= tenancy.FlagReasoningApart
 	price, ok := p.Price(row.Model, row.Start)
 	if !ok {
 		row.Flags |= tenancy.FlagUnpriced
@@ -101,154 +160,50 @@ func (p *Prices) Cost(row *tenancy.Row) error {
 		row.CachedTokens = 0
 	}
 	row.Currency, row.Prices = price.Currency, price.Prices
-	meters := row.Meters()
-	row.Costs = tenancy.Costs{
-		Input:       costOf(meters[0].Quantity, price.Input),
-		CachedInput: costOf(meters[1].Quantity, price.CachedInput),
-		Output:      costOf(meters[2].Quantity, price.Output),
-	}
+	row.Discount = p.Discount(row.Tenant, row.Team, row.Model, row.Start)
+	row.Costs = costs(row)
 	return nil
 }
 
-// All lists the table, by model and start of validity.
+// All lists the prices, by model and start of validity.
 func (p *Prices) All() []Price {
 	if p == nil {
 		return nil
 	}
-	var out []Price
+	out := slices.Clone(p.globs)
 	for _, prices := range p.byModel {
 		out = append(out, prices...)
 	}
 	slices.SortFunc(out, func(a, b Price) int {
-		if c := strings.Compare(a.Model, b.Model); c != 0 {
-			return c
-		}
-		return a.ValidFrom.Compare(b.ValidFrom)
+		return cmp.Or(strings.Compare(a.Model, b.Model), a.ValidFrom.Compare(b.ValidFrom))
 	})
 	return out
 }
 
-// costOf is tokens × price / 1,000,000 micro-units, rounded half up: the one
-// rounding there is. A product beyond 64 bits, which no request can make, stays
-// at the largest amount.
-func costOf(tokens, price int64) int64 {
-	if tokens <= 0 || price <= 0 {
-		return 0
+// Discounts lists the discounts, those first that come before others.
+func (p *Prices) Discounts() []Discount {
+	if p == nil {
+		return nil
 	}
-	hi, lo := bits.Mul64(uint64(tokens), uint64(price))
-	lo, carry := bits.Add64(lo, perTokens/2, 0)
-	hi += carry
-	if hi >= perTokens {
-		return math.MaxInt64
-	}
-	cost, _ := bits.Div64(hi, lo, perTokens)
-	return int64(min(cost, math.MaxInt64))
+	return slices.Clone(p.discounts)
 }
 
-var currencyCode = regexp.MustCompile(`^[A-Z]{3}$`)
-
-// priceDocument reads a price table.
-type priceDocument struct {
-	reader
-	currency string
-	table    *Prices
-	nodes    map[string][]strictyaml.Node // parallel to table.byModel before sorting
-}
-
-// ParsePrices reads the text of a price table; name is for messages.
-func ParsePrices(name string, text []byte) (*Prices, error) {
-	d := &priceDocument{
-		reader: newReader(name),
-		table:  &Prices{byModel: make(map[string][]Price)},
-		nodes:  make(map[string][]strictyaml.Node),
+// Next is the first instant after now at which some price or discount begins or
+// ends to hold; zero if there is none.
+func (p *Prices) Next(now time.Time) (next time.Time) {
+	var spans []span
+	for _, price := range p.All() {
+		spans = append(spans, price.span())
 	}
-	body, ok := d.Parse(text, "prices")
-	if !ok {
-		return nil, d.Err()
+	for _, d := range p.Discounts() {
+		spans = append(spans, d.span())
 	}
-	var list strictyaml.Node
-	listed := false
-	ok = d.Fields(body, "the file", map[string]func(strictyaml.Node){
-		"currency": func(n strictyaml.Node) { d.currency = d.code(n) },
-		"prices":   func(n strictyaml.Node) { list, listed = n, true },
-	})
-	switch {
-	case listed:
-		for _, item := range d.Items(list, "prices") {
-			d.price(item)
-		}
-	case ok:
-		d.Fail(body, "the file has no `prices:` list")
-	}
-	d.checkOverlaps()
-	if err := d.Err(); err != nil {
-		return nil, err
-	}
-	for _, prices := range d.table.byModel {
-		slices.SortFunc(prices, func(a, b Price) int { return a.ValidFrom.Compare(b.ValidFrom) })
-	}
-	return d.table, nil
-}
-
-func (d *priceDocument) code(n strictyaml.Node) string {
-	s := d.text(n, "currency")
-	if s != "" && !currencyCode.MatchString(s) {
-		d.Fail(n, "currency should be a code of three capital letters, like USD")
-	}
-	return s
-}
-
-func (d *priceDocument) price(n strictyaml.Node) {
-	before := d.Problems()
-	p := Price{Currency: d.currency}
-	var has struct{ model, input, cached, output bool }
-	ok := d.Fields(n, "a price", map[string]func(strictyaml.Node){
-		"model":       func(n strictyaml.Node) { p.Model, has.model = d.text(n, "model"), true },
-		"currency":    func(n strictyaml.Node) { p.Currency = d.code(n) },
-		"input":       func(n strictyaml.Node) { p.Input, has.input = d.amount(n, "input", maxPrice), true },
-		"cachedInput": func(n strictyaml.Node) { p.CachedInput, has.cached = d.amount(n, "cachedInput", maxPrice), true },
-		"output":      func(n strictyaml.Node) { p.Output, has.output = d.amount(n, "output", maxPrice), true },
-		"validFrom":   func(n strictyaml.Node) { p.ValidFrom = d.instant(n, "validFrom") },
-		"validTo":     func(n strictyaml.Node) { p.ValidTo = d.instant(n, "validTo") },
-	})
-	if !ok {
-		return
-	}
-	require := func(has bool, what string) {
-		if !has {
-			d.Fail(n, "a price has no %s", what)
-		}
-	}
-	require(has.model, "model")
-	if has.model && p.Model == "" && d.Problems() == before {
-		d.Fail(n, "a price's model is empty; name the model")
-	}
-	require(has.input, "input; write 0 if it is free")
-	require(has.output, "output; write 0 if it is free")
-	require(p.Currency != "", "currency, and the file names none for all")
-	if !has.cached {
-		p.CachedInput = p.Input
-	}
-	if !p.ValidTo.IsZero() && !p.ValidFrom.Before(p.ValidTo) {
-		d.Fail(n, "validTo should be after validFrom")
-	}
-	if d.Problems() > before {
-		return
-	}
-	d.table.byModel[p.Model] = append(d.table.byModel[p.Model], p)
-	d.nodes[p.Model] = append(d.nodes[p.Model], n)
-}
-
-// checkOverlaps reports prices of one model that hold at the same instant.
-func (d *priceDocument) checkOverlaps() {
-	for model, prices := range d.table.byModel {
-		for i := range prices {
-			for j := range i {
-				if prices[i].holds(prices[j].ValidFrom) || prices[j].holds(prices[i].ValidFrom) {
-					d.Fail(d.nodes[model][i], "this price of %q overlaps the one in line %d; end that with validTo, or begin this later",
-						model, d.nodes[model][j].Line())
-				}
+	for _, s := range spans {
+		for _, at := range [...]time.Time{s.from, s.to} {
+			if at.After(now) && (next.IsZero() || at.Before(next)) {
+				next = at
 			}
 		}
 	}
+	return next
 }

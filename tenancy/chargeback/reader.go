@@ -33,7 +33,7 @@ func (r *reader) text(n strictyaml.Node, what string) string {
 }
 
 // amount reads a whole number from 0 to most.
-func (r *reader) amount(n strictyaml.Node, what string, most int64) int64 {
+func (r *reader) amount(n strictyaml.Node, what string, most int64, unit string) int64 {
 	var v uint64
 	switch x := n.Scalar().(type) {
 	case uint64:
@@ -44,11 +44,11 @@ func (r *reader) amount(n strictyaml.Node, what string, most int64) int64 {
 			return 0
 		}
 	default:
-		r.FailKind(n, what, "a whole number of micro-units")
+		r.FailKind(n, what, "a whole number of "+unit)
 		return 0
 	}
 	if v > uint64(most) {
-		r.Fail(n, "%s should be at most %d micro-units", what, most)
+		r.Fail(n, "%s should be at most %d %s", what, most, unit)
 		return 0
 	}
 	return int64(v)
