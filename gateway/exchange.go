@@ -20,7 +20,7 @@ import (
 const statusClientGone = 499
 
 // exchange is one request from its first check to its settlement. One
-// goroutine owns it; only gone, and what mu protects, are touched by others.
+// goroutine owns it; only what is atomic, and what mu protects, is touched by others.
 type exchange struct {
 	g  *Gateway
 	st *State
@@ -29,8 +29,12 @@ type exchange struct {
 	cancel context.CancelFunc
 	conn   *conn
 	gone   atomic.Bool // the client left
-	wasCut atomic.Bool // shutdown passed its deadline
+	wasCut atomic.Bool // shutdown passed its deadline, or revoked
 	mute   atomic.Bool // a client that left gets nothing more
+	// known is the principal, for those that may cut the request, and revoked that
+	// they did.
+	known   atomic.Pointer[tenancy.Principal]
+	revoked atomic.Bool
 
 	// mu protects up, so that a client's leaving closes the connection that the
 	// request uses at that moment, and never one that serves another already.

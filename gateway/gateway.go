@@ -314,7 +314,7 @@ func (g *Gateway) infer(ctx *fasthttp.RequestCtx, ex *exchange) {
 		}
 		if rej != nil {
 			if ex.wasCut.Load() {
-				rej = shuttingDown() // what failed did so because of that
+				rej = ex.cutShort() // what failed did so because of that
 			}
 			ex.reject(ctx, rej)
 			return

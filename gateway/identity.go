@@ -48,6 +48,7 @@ type identifiedKey struct{}
 func (ex *exchange) identify(ctx *fasthttp.RequestCtx) *rejection {
 	if before, ok := ctx.UserValue(identifiedKey{}).(identified); ok {
 		ex.principal = before.principal
+		ex.known.Store(ex.principal)
 		return nil
 	}
 	p, err := ex.caller(ctx)
@@ -56,6 +57,7 @@ func (ex *exchange) identify(ctx *fasthttp.RequestCtx) *rejection {
 		return unknownCaller(err)
 	}
 	ex.principal = p
+	ex.known.Store(p)
 	if p.Tenant.Disabled {
 		return &rejection{
 			status: fasthttp.StatusForbidden, kind: "permission_error", code: "tenant_disabled",

@@ -34,6 +34,15 @@ func (l *liveSet) cutAll() {
 	}
 }
 
+// each calls f for every running request. f must not wait.
+func (l *liveSet) each(f func(*exchange)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for ex := range l.set {
+		f(ex)
+	}
+}
+
 // connSet is the set of open client connections, so that a shutdown past its
 // deadline doesn't wait for requests that are still on their way.
 type connSet struct {

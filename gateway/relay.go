@@ -285,7 +285,7 @@ func (r *relay) fail(err error) {
 		r.end = io.ErrClosedPipe
 		ex.leave()
 	case ex.wasCut.Load():
-		r.abort(openai.ErrorBody{Message: "the gateway is shutting down", Type: "server_error", Code: "unavailable"}, err)
+		r.abort(ex.cutEvent(), err)
 	case isTimeout(err):
 		r.abort(openai.ErrorBody{Message: "the worker fell silent", Type: "server_error", Code: "upstream_timeout"}, err)
 	default:
@@ -307,8 +307,12 @@ func (r *relay) abort(body openai.ErrorBody, cause error) {
 	if ex.g.parts.Health != nil && !ex.over() && blame {
 		ex.g.parts.Health.ReportFailure(ex.res.Worker().ID, cause)
 	}
+	outcome := tenancy.OutcomeUpstreamError
+	if ex.revoked.Load() {
+		outcome = tenancy.OutcomeRejected // the worker did well
+	}
 	ex.finish(ending{
-		outcome: tenancy.OutcomeUpstreamError, status: fasthttp.StatusOK, code: body.Code, cause: cause,
+		outcome: outcome, status: fasthttp.StatusOK, code: body.Code, cause: cause,
 		charge: ex.partialCharge(),
 	})
 }

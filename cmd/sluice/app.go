@@ -371,6 +371,9 @@ func (a *app) serve(ctx context.Context) error {
 		group.Go(func() error { return a.shared.Run(failed) })
 	}
 	group.Go(func() error { return a.base.keys.Run(failed) })
+	if a.cfg.Keys.CutRunning {
+		group.Go(func() error { return a.cutRevoked(failed) })
+	}
 	group.Go(func() error { return a.retention.Run(failed) })
 	group.Go(func() error { a.followBudgets(failed); return nil })
 	group.Go(func() error { return a.gateway.Serve(a.public, tlsCfg) })

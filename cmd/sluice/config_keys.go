@@ -20,6 +20,7 @@ type KeysConfig struct {
 	PostgresFile string        `yaml:"postgresFile"` // holds the connection string of a PostgreSQL database of keys
 	MaxStale     time.Duration `yaml:"maxStale"`     // how long keys are believed that the database can't be asked about; 0 = without end
 	WarnBefore   time.Duration `yaml:"warnBefore"`   // how long before its end a key is warned of; 0 = never
+	CutRunning   bool          `yaml:"cutRunning"`   // true ends the running requests of a credential that is revoked
 }
 
 func defaultKeys() KeysConfig { return KeysConfig{WarnBefore: 7 * 24 * time.Hour} }

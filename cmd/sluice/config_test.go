@@ -79,7 +79,7 @@ func TestLoadConfigFull(t *testing.T) {
 			ClientWrite: 4 * time.Second, IdleConnection: 5 * time.Second, ResponseBytes: 2 * MiB, EventBytes: MiB,
 		},
 		Tenants: TenantsConfig{File: in("tenants.yaml")},
-		Keys:    KeysConfig{RevokedFile: in("revoked"), UsedFile: "none", PostgresFile: in("ledger.dsn"), MaxStale: time.Hour, WarnBefore: 24 * time.Hour},
+		Keys:    KeysConfig{RevokedFile: in("revoked"), UsedFile: "none", PostgresFile: in("ledger.dsn"), MaxStale: time.Hour, WarnBefore: 24 * time.Hour, CutRunning: true},
 		Identity: IdentityConfig{
 			JWT: []IssuerConfig{
 				{

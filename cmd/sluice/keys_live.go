@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluicegate/sluice/tenancy"
 	"github.com/sluicegate/sluice/tenancy/authn"
 )
 
@@ -14,6 +16,36 @@ func (l *lasting) close() error {
 		return nil
 	}
 	return l.closeKeys()
+}
+
+// cutEvery is the time between two looks for running requests of revoked credentials.
+const cutEvery = 200 * time.Millisecond
+
+// cutRevoked ends the running requests of credentials that are taken back, until ctx ends. After a change it looks
+// twice, for the sake of requests that were being identified at the first look.
+func (a *app) cutRevoked(ctx context.Context) error {
+	look := time.NewTicker(cutEvery)
+	defer look.Stop()
+	keys := a.base.keys
+	done := keys.Changed() // all that was looked for twice
+	for again := done; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-look.C:
+		}
+		now := keys.Changed()
+		if now == done {
+			continue
+		}
+		if n := a.gateway.Cut(func(p *tenancy.Principal) bool { return !keys.Stands(p) }); n > 0 {
+			a.log.Warn("running requests of revoked credentials were cut", "requests", n)
+		}
+		if now == again {
+			done = now
+		}
+		again = now
+	}
 }
 
 // collectKeys tells how the keys are.

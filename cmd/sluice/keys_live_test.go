@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -17,8 +19,8 @@ import (
 	"github.com/sluicegate/sluice/tenancy/ledger/ledgertest"
 )
 
-// withinASecond is what is promised for a revocation on every gateway.
-const withinASecond = time.Second
+// revocationBound is what is promised for a revocation on every gateway.
+const revocationBound = time.Second
 
 // keys runs `sluice keys` and returns what it prints.
 func (r *reloading) keys(args ...string) string {
@@ -52,7 +54,7 @@ func until(t *testing.T, since time.Time, status int, key string, gateways ...*a
 	for i, a := range gateways {
 		for got := 0; got != status; {
 			got = statusOf(t, a, key)
-			if late := time.Since(since); got != status && late > withinASecond {
+			if late := time.Since(since); got != status && late > revocationBound {
 				t.Fatalf("gateway %d answers %d after %v, want %d", i, got, late, status)
 			}
 		}
@@ -325,5 +327,54 @@ func TestLastUseIsKept(t *testing.T) {
 		if at := used[keyIDIn(t, key)]; at != nil {
 			t.Errorf("a key that nobody used was used at %v", at)
 		}
+	}
+}
+
+// With keys.cutRunning a stream of a revoked key ends within a second, with an error event; the stream of another
+// key goes on, and without the setting so does the revoked one's.
+func TestRevocationOfRunningStreams(t *testing.T) {
+	for name, more := range map[string]string{"cut": "keys: { cutRunning: true }\n", "not cut": ""} {
+		t.Run(name, func(t *testing.T) {
+			r := startReloading(t, unwatched, func(dir string) { editConfig(dir, more) })
+			stream := func(tenant string) *bufio.Reader {
+				t.Helper()
+				body := `{"model":"demo-chat","stream":true,"max_tokens":800,"ignore_eos":true,"messages":[{"role":"user","content":"hello"}]}`
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.a.baseURL()+"/v1/chat/completions", strings.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header.Set("Authorization", "Bearer "+r.d.keys[tenant])
+				req.Header.Set("Content-Type", "application/json")
+				resp, err := http.DefaultClient.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { resp.Body.Close() })
+				if resp.StatusCode != 200 {
+					t.Fatalf("status %d", resp.StatusCode)
+				}
+				events := bufio.NewReader(resp.Body)
+				if _, err := events.ReadString('\n'); err != nil {
+					t.Fatal(err)
+				}
+				return events
+			}
+			mine, other := stream("acme"), stream("globex")
+			r.keys("revoke", "--tenants", filepath.Join(r.d.dir, "tenants.yaml"), keyIDIn(t, r.d.keys["acme"]))
+			start := time.Now()
+			rest, err := io.ReadAll(mine)
+			if err != nil {
+				t.Fatal(err)
+			}
+			took := time.Since(start)
+			cut := strings.Contains(string(rest), `"code":"invalid_api_key"`) && !strings.Contains(string(rest), "[DONE]")
+			if want := name == "cut"; cut != want || want && took > revocationBound {
+				t.Errorf("cut %v after %v:\n%s", cut, took, rest)
+			}
+			t.Logf("ended after %v", took.Round(time.Millisecond))
+			if rest, err := io.ReadAll(other); err != nil || !strings.Contains(string(rest), "[DONE]") {
+				t.Errorf("another key's stream: %v", err)
+			}
+		})
 	}
 }

@@ -129,6 +129,7 @@ type failing struct {
 
 // snapshot is what is in force at one time.
 type snapshot struct {
+	number  uint64 // another one for each change
 	file    *Directory
 	files   uint64 // another one for each file
 	stored  map[string]*entry
@@ -223,6 +224,7 @@ func (l *Live) listLocked(got sight) {
 	s := *l.snap.Load()
 	before := s.revoked.Len()
 	s.revoked = ParseRevoked(got.text)
+	s.number++
 	l.snap.Store(&s)
 	l.log.Info("the list of revoked credentials has changed", "file", l.revoked.path, "before", before, "now", s.revoked.Len())
 	if s.revoked.Odd > 0 {
@@ -304,6 +306,7 @@ func (l *Live) adoptLocked(dir *Directory) {
 	s := *l.snap.Load()
 	s.file = dir
 	s.files++
+	s.number++
 	l.snap.Store(&s)
 }
 
@@ -356,6 +359,7 @@ func (l *Live) take(ctx context.Context, since Version, now time.Time) error {
 	}
 	l.use(stored)
 	s.stored = stored
+	s.number++
 	l.snap.Store(&s)
 	return nil
 }

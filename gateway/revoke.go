@@ -1,0 +1,44 @@
+package gateway
+
+import (
+	"errors"
+
+	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/tenancy"
+)
+
+// Cut ends the running requests of callers of whom revoked says so, and returns how
+// many there were. Each ends with an error and is settled by what it has used, as
+// when a client leaves. A request that is being identified meanwhile is not among
+// them: whoever revokes calls Cut once more a moment later.
+func (g *Gateway) Cut(revoked func(*tenancy.Principal) bool) int {
+	n := 0
+	g.live.each(func(ex *exchange) {
+		if p := ex.known.Load(); p != nil && !ex.revoked.Load() && revoked(p) {
+			n++
+			ex.revoked.Store(true)
+			ex.cut()
+		}
+	})
+	return n
+}
+
+var errRevoked = errors.New("it was revoked while the request ran")
+
+// cutShort is the end of a request that was cut before its answer began.
+func (ex *exchange) cutShort() *rejection {
+	if ex.revoked.Load() {
+		rej := unauthorized(&tenancy.AuthError{Reason: tenancy.AuthRevoked, KeyID: ex.principal.KeyID, Cause: errRevoked})
+		rej.outcome = tenancy.OutcomeRejected // not denied: a worker may have been called
+		return rej
+	}
+	return shuttingDown()
+}
+
+// cutEvent is what a stream ends with that was cut.
+func (ex *exchange) cutEvent() openai.ErrorBody {
+	if ex.revoked.Load() {
+		return openai.ErrorBody{Message: "the credential was revoked", Type: "invalid_request_error", Code: "invalid_api_key"}
+	}
+	return openai.ErrorBody{Message: "the gateway is shutting down", Type: "server_error", Code: "unavailable"}
+}
