@@ -35,7 +35,8 @@ func withinPromise(t *rapid.T, all []*taken, limit int64, window time.Duration, 
 	}
 }
 
-func drawSettle(t *rapid.T, all []*taken, now time.Time, overrun bool) {
+// drawOpen picks a reservation that is open, nil if there is none.
+func drawOpen(t *rapid.T, all []*taken) *taken {
 	var open []*taken
 	for _, x := range all {
 		if x.open {
@@ -43,9 +44,23 @@ func drawSettle(t *rapid.T, all []*taken, now time.Time, overrun bool) {
 		}
 	}
 	if len(open) == 0 {
+		return nil
+	}
+	return rapid.SampledFrom(open).Draw(t, "lease")
+}
+
+// drawUse tells of a use that may be beyond the reservation.
+func drawUse(t *rapid.T, all []*taken, now time.Time) {
+	if x := drawOpen(t, all); x != nil {
+		x.lease.Use(now, []int64{rapid.Int64Range(-1, 4*x.amount+5).Draw(t, "used")})
+	}
+}
+
+func drawSettle(t *rapid.T, all []*taken, now time.Time, overrun bool) {
+	x := drawOpen(t, all)
+	if x == nil {
 		return
 	}
-	x := rapid.SampledFrom(open).Draw(t, "lease")
 	x.open = false
 	if rapid.Bool().Draw(t, "cancel") {
 		x.lease.Cancel(now)
@@ -87,6 +102,10 @@ func TestPropertyBucketPromise(t *testing.T) {
 			}
 			if rapid.Bool().Draw(t, "settle") {
 				drawSettle(t, all, now, true)
+				continue
+			}
+			if rapid.IntRange(0, 2).Draw(t, "use") == 0 {
+				drawUse(t, all, now)
 				continue
 			}
 			claim.Amount = rapid.Int64Range(0, limit).Draw(t, "amount")
@@ -136,12 +155,19 @@ func TestPropertySettledBucketIsExact(t *testing.T) {
 				drawSettle(t, all, start, false)
 				continue
 			}
+			if rapid.Bool().Draw(t, "use") {
+				drawUse(t, all, start)
+				continue
+			}
 			claim.Amount = rapid.Int64Range(0, 200).Draw(t, "amount")
 			if le, _ := l.Reserve(ctx, start, []Claim{claim}); le != nil {
 				all = append(all, &taken{lease: le, at: start, amount: claim.Amount, counts: claim.Amount, open: true})
 			}
 		}
 		for _, x := range all {
+			if x.open {
+				x.lease.Settle(start, []int64{x.amount}) // whatever its use was
+			}
 			charged += x.counts
 		}
 		if got := l.Peek(start, []Claim{claim})[0].Remaining; got != limit-charged {
@@ -175,7 +201,11 @@ func TestPropertyEstimateLeavesNoTrace(t *testing.T) {
 			} else {
 				le.Settle(now, nil)
 			}
-			now = now.Add(time.Duration(rapid.Int64Range(0, int64(window)/2).Draw(t, "runs for")))
+			for range rapid.IntRange(0, 3).Draw(t, "uses") {
+				now = now.Add(time.Duration(rapid.Int64Range(0, int64(window)).Draw(t, "runs for")))
+				le.Use(now, []int64{rapid.Int64Range(0, min(3*estimate+9, limit)).Draw(t, "used")})
+			}
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(window)/2).Draw(t, "and for")))
 			le.Settle(now, []int64{charge})
 			a, b := real.Peek(now, []Claim{claim})[0], ideal.Peek(now, []Claim{claim})[0]
 			if a != b {
