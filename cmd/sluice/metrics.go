@@ -35,7 +35,7 @@ type metrics struct {
 	requests, framing, auth, disconnects, streamErrors, malformed *prometheus.CounterVec
 	usageUnknown, decisions, policyErrors, limitRejections        *prometheus.CounterVec
 	attempts, retries, tokens, ledgerErrors                       *prometheus.CounterVec
-	limitThresholds, storeFailures                                *prometheus.CounterVec
+	limitThresholds, storeFailures, ruleErrors                    *prometheus.CounterVec
 	skipped, labelsIgnored                                        prometheus.Counter
 	duration, bodyBytes, ttft, upstreamTTFT, perToken, overhead   *prometheus.HistogramVec
 	policySeconds, policyCost, predictionError                    prometheus.Histogram
@@ -77,6 +77,7 @@ func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, wo
 		decisions:       counter("sluice_policy_decisions_total", "Outcomes of policy rules: deny, warn, would_deny; and allow for whole requests.", "policy", "rule", "decision"),
 		policyErrors:    counter("sluice_policy_errors_total", "Expressions that failed.", "policy", "reason"),
 		limitRejections: counter("sluice_ratelimit_rejections_total", "Limits that refused a request.", "limit", "unit"),
+		ruleErrors:      counter("sluice_policy_rule_errors_total", "Expressions that failed, by the rule that they are of and the kind of the error.", "policy", "rule", "kind"),
 		limitThresholds: counter("sluice_ratelimit_thresholds_total", "Counters whose use came up to a threshold of their limit's warnAt, in per cent.", "limit", "percent"),
 		storeFailures:   counter("sluice_ratelimit_store_failures_total", "Limits whose counter could not be had, by why (overflow, down, slow) and what was done.", "state", "decision"),
 		attempts:        counter("sluice_upstream_attempts_total", "Requests sent to workers, by status (0: none came).", "pool", "worker", "status"),
@@ -119,10 +120,10 @@ func (m *metrics) inForce(old, fresh *generation) {
 	}
 	m.rules.set(fresh.docs.policies, func(policy, rule string) {
 		if rule == "" {
-			m.deleteAll(prometheus.Labels{"policy": policy}, m.decisions.MetricVec, m.policyErrors.MetricVec)
+			m.deleteAll(prometheus.Labels{"policy": policy}, m.decisions.MetricVec, m.policyErrors.MetricVec, m.ruleErrors.MetricVec)
 			return
 		}
-		m.deleteAll(prometheus.Labels{"policy": policy, "rule": rule}, m.decisions.MetricVec)
+		m.deleteAll(prometheus.Labels{"policy": policy, "rule": rule}, m.decisions.MetricVec, m.ruleErrors.MetricVec)
 		m.deleteAll(prometheus.Labels{"limit": policy + "/" + rule}, m.limitRejections.MetricVec, m.limitThresholds.MetricVec)
 	})
 	m.configInfo.Reset()
@@ -209,7 +210,10 @@ func (m *metrics) countRules(outcome string, rules []policy.RuleRef) {
 
 func (m *metrics) countErrors(errors []policy.RuleRef) {
 	for _, e := range errors {
-		m.rules.with(e.Rule, func(policy, _ string) { m.policyErrors.WithLabelValues(policy, string(e.ErrorKind)).Inc() })
+		m.rules.with(e.Rule, func(policy, rule string) {
+			m.policyErrors.WithLabelValues(policy, string(e.ErrorKind)).Inc()
+			m.ruleErrors.WithLabelValues(policy, rule, string(e.ErrorKind)).Inc()
+		})
 	}
 }
 

@@ -55,6 +55,7 @@ func metricFamilies() []metricFamily {
 		{"sluice_usage_unknown_total", []string{"model", "reason"}, 0},
 		{"sluice_policy_decisions_total", []string{"policy", "rule", "decision"}, 0},
 		{"sluice_policy_errors_total", []string{"policy", "reason"}, 0},
+		{"sluice_policy_rule_errors_total", []string{"policy", "rule", "kind"}, 0},
 		{"sluice_policy_rehearsals_skipped_total", nil, 0},
 		{"sluice_content_labels_ignored_total", nil, 0},
 		{"sluice_policy_eval_seconds", nil, len(overheadBuckets)},
@@ -159,7 +160,8 @@ var fixedLabels = map[string]int{
 	"gateway": 1, "process": 1,
 	"percentile": 2, "result": 5, "state": 5, "source": 5, "shape": 10, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 7,
 	"sluice_degraded/reason": 4,
-	"percent":                8, "sluice_ratelimit_store_failures_total/state": 3, "sluice_ratelimit_store_failures_total/decision": 3,
+
+	"percent": 8, "kind": 8, "sluice_ratelimit_store_failures_total/state": 3, "sluice_ratelimit_store_failures_total/decision": 3,
 
 	"sluice_auth_failures_total/reason": len(tenancy.AuthReasons()), "sluice_jwks_fetches_total/result": 2,
 	"sluice_route_tokenizer_shape/state": 3, "sluice_route_tokenize_breaker/state": 3,
