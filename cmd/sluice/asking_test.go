@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -45,6 +46,8 @@ type askers struct {
 	keys map[string]string // credential by tenant
 	// prefix makes the ids of several askers differ.
 	prefix string
+	// only are the kinds of requests that are made; empty: all.
+	only []string
 
 	mu    sync.Mutex // protects what follows
 	rng   *rand.Rand
@@ -84,13 +87,7 @@ func (a *askers) draw() asking {
 	defer a.mu.Unlock()
 	a.next++
 	q := asking{id: fmt.Sprintf("%s-%d", a.prefix, a.next), tenant: "acme", leaveAfter: -1}
-	n := a.rng.IntN(100)
-	for _, k := range askingKinds {
-		if n -= k.share; n < 0 {
-			q.kind = k.name
-			break
-		}
-	}
+	q.kind = a.kindLocked()
 	// Few beginnings, so that caches are found full.
 	text := words(a.rng.IntN(20), 20+a.rng.IntN(150)) + words(1000+a.next, a.rng.IntN(20))
 	q.body = map[string]any{
@@ -136,6 +133,21 @@ func (a *askers) asMany(least int, d time.Duration) (more func() bool) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		return a.next < least || time.Now().Before(end)
+	}
+}
+
+// kindLocked draws a kind of request. The mutex is held.
+func (a *askers) kindLocked() string {
+	for {
+		n := a.rng.IntN(100)
+		for _, k := range askingKinds {
+			if n -= k.share; n < 0 {
+				if len(a.only) == 0 || slices.Contains(a.only, k.name) {
+					return k.name
+				}
+				break
+			}
+		}
 	}
 }
 

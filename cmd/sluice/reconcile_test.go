@@ -237,6 +237,10 @@ func (b *books) answer(id string, got told, row *tenancy.Row, served map[string]
 		case row.Status != got.status || row.Attempts != 0:
 			b.t.Errorf("request %s was answered with %d, its row says %d after %d attempts", id, got.status, row.Status, row.Attempts)
 		}
+	case got.status == 503:
+		if row != nil && (row.Status != 503 || row.InputTokens+row.OutputTokens != 0) {
+			b.t.Errorf("request %s was not taken on, its row is %+v", id, row)
+		}
 	case got.status == 502, got.status == 504, got.failed:
 		if row == nil || row.Outcome != tenancy.OutcomeUpstreamError {
 			b.t.Errorf("request %s failed before its client's eyes (%d), its row is %+v", id, got.status, row)

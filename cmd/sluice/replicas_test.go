@@ -92,11 +92,13 @@ func generous(dir string) {
 	}
 }
 
-// load sends requests of every kind from so many clients to all gateways.
-func (r *replicas) load(clients int, d time.Duration) {
-	a := newAskers(r.d.keys, "asked", testSeed(r.T))
+// load sends requests from so many clients to all gateways, of some kinds or of
+// every kind.
+func (r *replicas) load(clients, least int, d time.Duration, only ...string) {
+	a := newAskers(r.d.keys, fmt.Sprint("asked", len(r.books.askers)), testSeed(r.T))
+	a.only = only
 	r.books.askers = append(r.books.askers, a)
-	a.run(a.asMany(600, d), clients, r.bases...)
+	a.run(a.asMany(least, d), clients, r.bases...)
 }
 
 // reconcile holds the shared ledger against workers and clients.
@@ -145,7 +147,7 @@ func (r *replicas) barrier(a *app) {
 // how long; `make replicas` takes a minute.
 func TestReplicas(t *testing.T) {
 	r := startReplicas(t, 2, generous)
-	r.load(200, time.Duration(testNumber(t, "SLUICE_TEST_SECONDS", 2))*time.Second)
+	r.load(200, 600, time.Duration(testNumber(t, "SLUICE_TEST_SECONDS", 2))*time.Second)
 	r.reconcile()
 	for _, word := range []string{"told whole", "told left", "told 403", "told 404", "told 429", "row client_aborted"} {
 		if r.books.seen[word] == 0 {

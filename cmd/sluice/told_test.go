@@ -71,7 +71,7 @@ func noSecretTold(t testing.TB, s *secretstest.Secrets, a *app) {
 
 // secretFiles are the files of a configuration that hold nothing but a secret.
 func secretFiles(cfg *Config) []string {
-	files := []string{cfg.Listen.Admin.TokenFile, cfg.CacheIsolation.KeyFile, cfg.DecisionLog.HashKeyFile}
+	files := []string{cfg.Listen.Admin.TokenFile, cfg.CacheIsolation.KeyFile, cfg.DecisionLog.HashKeyFile, cfg.Store.Redis.PasswordFile}
 	for i := range cfg.Pools {
 		files = append(files, cfg.Pools[i].APIKeyFile)
 	}
