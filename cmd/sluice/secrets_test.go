@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -23,6 +24,7 @@ import (
 	"time"
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
+	"github.com/sluicegate/sluice/ratelimit/redis/redistest"
 	"github.com/sluicegate/sluice/scoring/simworker"
 	"github.com/sluicegate/sluice/tenancy/authn/oidc/oidctest"
 	"github.com/sluicegate/sluice/tenancy/ledger/ledgertest"
@@ -42,6 +44,8 @@ type keeping struct {
 	d       *demo
 	file    string
 	server  *ledgertest.Server
+	store   *redistest.Server // of limits
+	stored  string            // its folder
 	cert    *gatewaytest.Certificate
 	secrets *secretstest.Secrets // that nobody may be told
 	prompts *secretstest.Secrets // that the client whose they are may be told
@@ -124,6 +128,7 @@ func startKeeping(t *testing.T) *keeping {
 	write(t, k.d.dir, map[string]string{"keys.dsn": keys + "&password=" + marked("keys-password")})
 	k.inputs = append(k.inputs, "keys.dsn")
 	k.secrets.Add("the keys' database's password", marked("keys-password"))
+	k.startStore()
 	k.signer, k.edge = oidctest.NewSigner(t, "ES256", "ours"), oidctest.NewSigner(t, "EdDSA", "edge")
 	k.issuer = oidctest.NewProvider(t, k.signer)
 	write(t, k.d.dir, map[string]string{"edge.jwks": string(oidctest.Set(k.edge))})
@@ -132,6 +137,25 @@ func startKeeping(t *testing.T) *keeping {
 	editConfig(k.d.dir, "keys: { postgresFile: keys.dsn }\ndecisionLog: { path: decisions.jsonl, hashKeyFile: hash.key, sample: 1 }\n"+
 		"reload: { watch: false }\nhealth: { interval: 100ms, ejectBase: 100ms, ejectMax: 200ms }\nlimits: { bodyBytes: 64KiB, headerBytes: 16KiB, streamIdle: 1s, firstByteStream: 1s, firstByteUnary: 1s }\n")
 	return k
+}
+
+// startStore starts a Redis that leaves what it has in a file when it ends.
+func (k *keeping) startStore() {
+	k.Helper()
+	k.stored = k.TempDir()
+	var err error
+	k.store, err = redistest.New("--requirepass", marked("redis-password"), "--dir", k.stored, "--save", "3600 1", "--rdbcompression", "no")
+	if errors.Is(err, redistest.ErrNotInstalled) && !redistest.Required() {
+		k.Skip(err)
+	}
+	if err != nil {
+		k.Fatal(err)
+	}
+	k.Cleanup(k.store.Stop)
+	write(k.T, k.d.dir, map[string]string{"redis.password": marked("redis-password")})
+	k.inputs = append(k.inputs, "redis.password")
+	k.secrets.Add("the store's password", marked("redis-password"))
+	editConfig(k.d.dir, "store: { redis: { addresses: ["+k.store.Socket()+"], passwordFile: redis.password, timeout: 1s } }\n")
 }
 
 // tlsSecret marks the private number of the listener's key.
@@ -252,6 +276,12 @@ func (k *keeping) badReloads() {
 		{"sluice.yaml", func(s string) string { return strings.Replace(s, "admin.token", marked("admin-token"), 1) }},
 		{"sluice.yaml", func(s string) string { return strings.Replace(s, "worker.key", marked("worker-key"), 1) }},
 		{"sluice.yaml", func(s string) string { return strings.Replace(s, "cache.key", marked("cache-key"), 1) }},
+		{"sluice.yaml", func(s string) string {
+			return strings.Replace(s, "redis.password", marked("redis-password"), 1)
+		}},
+		{"sluice.yaml", func(s string) string {
+			return strings.Replace(s, "addresses: [", "addresses: [redis://:"+marked("redis-password")+"@store:6379, ", 1)
+		}},
 		{"sluice.yaml", func(s string) string { return strings.Replace(s, "hash.key", marked("hash-key"), 1) }},
 		{"sluice.yaml", func(s string) string {
 			return strings.Replace(s, "postgresFile: ", "postgresFile: postgres://sluice:"+marked("postgres-password")+"@db/sluice", 1)
@@ -403,10 +433,15 @@ func (k *keeping) search() {
 			k.Fatal(err)
 		}
 	}
+	k.store.Shutdown()
+	kept, err := os.ReadFile(filepath.Join(k.stored, "dump.rdb"))
+	if err != nil {
+		k.Fatal(err)
+	}
 	told := map[string][]byte{
 		"what processes said": []byte(strings.Join(k.out, "\n")), "answers to clients": k.answers.Bytes(),
 		"answers to operators":  k.pages.Bytes(),
-		"the ledger's database": dumps[0], "the keys' database": dumps[1],
+		"the ledger's database": dumps[0], "the keys' database": dumps[1], "the store": kept,
 	}
 	for file, text := range k.files() {
 		told[file] = text
@@ -416,6 +451,7 @@ func (k *keeping) search() {
 		"answers to clients":    {"invalid_api_key", "rate_limit_exceeded", "policy_denied", "upstream_error", "upstream_timeout", "invalid_request"},
 		"the ledger's database": {"client_aborted", "upstream_error", "completed", "acme"},
 		"the keys' database":    {"no reason"},
+		"the store":             {"{sluice}"},
 		"decisions.jsonl":       {`"decision_id"`},
 	} {
 		for _, word := range words {
