@@ -54,6 +54,9 @@ func (ex *exchange) identify(ctx *fasthttp.RequestCtx) *rejection {
 	p, err := ex.caller(ctx)
 	if err != nil {
 		ex.g.parts.Meter.AuthFailed(authReason(err))
+		if ex.wasCut.Load() {
+			return shuttingDown() // what failed did so because of that
+		}
 		return unknownCaller(err)
 	}
 	ex.principal = p

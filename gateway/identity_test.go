@@ -154,3 +154,32 @@ func (b *syncBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.b.String()
 }
+
+// waitingIdentifier waits, as for the keys of an issuer, for as long as it may.
+type waitingIdentifier struct{ waits chan struct{} }
+
+func (i waitingIdentifier) Identify(ctx context.Context, _ *tenancy.Credentials, _ time.Time) (*tenancy.Principal, error) {
+	i.waits <- struct{}{}
+	<-ctx.Done()
+	return nil, &tenancy.AuthError{Reason: tenancy.AuthCancelled, Cause: ctx.Err()}
+}
+
+// TestWaitingToBeKnown ends when the client leaves, which is nobody's refusal, and
+// when the gateway shuts down, which is none of the credential.
+func TestWaitingToBeKnown(t *testing.T) {
+	by := waitingIdentifier{make(chan struct{}, 1)}
+	r := newRig(t, nil, withState(func(st *State) { st.Identifier = by }))
+	c := r.chat(chatBody)
+	<-by.waits
+	c.Leave(gatewaytest.RST)
+	r.idle()
+	eventually(t, "the request's end", func() bool { return r.meter.count() == 1 })
+	if row := r.meter.last().Row; row.Status != statusClientGone || row.Outcome != tenancy.OutcomeClientAborted {
+		t.Errorf("a client that left: %+v", row)
+	}
+	c = r.chat(chatBody)
+	<-by.waits
+	r.shutdownAtOnce()
+	resp, body := c.Answer()
+	wantError(t, resp, body, 503, "unavailable")
+}

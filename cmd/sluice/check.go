@@ -173,6 +173,7 @@ func (c *checker) names(cfg *Config, docs *documents) {
 		}
 	}
 	c.revoked(cfg)
+	c.mappings(cfg, docs)
 	if unscanned(cfg, docs) {
 		c.warn(Issue{File: c.config, Path: "labels", Text: textUnscanned})
 	}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -334,4 +336,34 @@ func identityFile(key, path string) ([]byte, error) {
 		return nil, fmt.Errorf("cannot read %s: %w", key, err)
 	}
 	return text, nil
+}
+
+// maps lists the mappings with their places.
+func (c *IdentityConfig) maps() map[string]*ClaimMapConfig {
+	all := make(map[string]*ClaimMapConfig)
+	for i := range c.JWT {
+		all[fmt.Sprintf("identity.jwt[%d].map", i)] = &c.JWT[i].Map
+	}
+	for i := range c.MTLS.Rules {
+		all[fmt.Sprintf("identity.mtls.rules[%d].map", i)] = &c.MTLS.Rules[i].Map
+	}
+	for i := range c.Proxies {
+		all[fmt.Sprintf("identity.proxies[%d].map", i)] = &c.Proxies[i].Map
+	}
+	return all
+}
+
+// mappings warns of those that give a tenant whatever the claims are, and one that there is not.
+func (c *checker) mappings(cfg *Config, docs *documents) {
+	all := cfg.Identity.maps()
+	for _, at := range slices.Sorted(maps.Keys(all)) {
+		m, err := policy.CompileClaimMap(policy.ClaimMapSource{Tenant: all[at].Tenant})
+		if err != nil {
+			continue // it was reported
+		}
+		out, err := m.Eval(context.Background(), &policy.ClaimInput{})
+		if err == nil && docs.directory.Tenant(out.Tenant) == nil {
+			c.warn(Issue{File: c.config, Path: at + ".tenant", Text: fmt.Sprintf("gives the tenant %q, which %s does not have: such callers are refused", clip(out.Tenant), cfg.Tenants.File)})
+		}
+	}
 }

@@ -228,3 +228,19 @@ func getModels(t *testing.T, conn net.Conn) int {
 	}
 	return resp.StatusCode
 }
+
+// TestCheckWarnsOfTenants: a mapping that gives a tenant whatever a token says, and
+// one that there is not, is worth knowing before a deploy.
+func TestCheckWarnsOfTenants(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("testdata/script/files")); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if code := execute(t.Context(), scriptNow, []string{"check", "-c", filepath.Join(dir, "identity.yaml")}, strings.NewReader(""), &out, &out); code != exitOK {
+		t.Fatalf("%d\n%s", code, out.String())
+	}
+	if n := strings.Count(out.String(), ".map.tenant: warning: "); n != 1 || !strings.Contains(out.String(), `identity.jwt[1].map.tenant: warning: gives the tenant "nobody"`) {
+		t.Errorf("%d warnings:\n%s", n, out.String())
+	}
+}

@@ -2,7 +2,11 @@ package oidc
 
 import (
 	"context"
+	"encoding/pem"
+	"io"
+	"log"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -87,6 +91,32 @@ func TestCheckURL(t *testing.T) {
 		if err := CheckURL(text); (err == nil) != good {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+}
+
+// TestProviderOverTLS: its certificate must be vouched for, by the given authority
+// where there is one.
+func TestProviderOverTLS(t *testing.T) {
+	set := oidctest.Set(oidctest.NewSigner(t, "ES256", "k"))
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(set) }))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	for _, c := range []struct {
+		name string
+		ca   []byte
+		good bool
+	}{{"its own", ca, true}, {"the system's", nil, false}} {
+		client, err := NewClient(c.ca)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = NewRemote("x", server.URL, client).Fetch(t.Context())
+		if (err == nil) != c.good {
+			t.Errorf("vouched for by %s: %v", c.name, err)
+		}
+		client.CloseIdleConnections()
 	}
 }
 
