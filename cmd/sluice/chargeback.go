@@ -27,7 +27,7 @@ func newChargebackCommand(now func() time.Time) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newExportCommand(now), newCloseCommand(now), newCorrectCommand(), newGPUCommand(now))
+	cmd.AddCommand(newExportCommand(now), newCloseCommand(now), newCorrectCommand(), newGPUCommand(now), newReconcileCommand())
 	return cmd
 }
 

@@ -84,7 +84,7 @@ func (f *gpuFlags) run(ctx context.Context, now time.Time, stdout, stderr io.Wri
 		write = report.WriteJSON
 	}
 	if f.output == "" {
-		err = writeWhole(stdout, write)
+		err = write(stdout) // in one piece
 	} else {
 		err = replaceFile(f.output, write)
 	}

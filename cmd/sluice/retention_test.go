@@ -127,3 +127,47 @@ func TestRefusedCommand(t *testing.T) {
 		t.Errorf("got %s", out)
 	}
 }
+
+// TestRetentionOfALedger: a closed month of a ledger that a gateway has open moves
+// into a file of its own; the one that is not closed stays.
+func TestRetentionOfALedger(t *testing.T) {
+	path, archive := filepath.Join(t.TempDir(), "ledger.db"), t.TempDir()
+	makeLedger(t, path)
+	late := func() time.Time { return time.Date(2027, 2, 10, 0, 0, 0, 0, time.UTC) }
+	var out, errs bytes.Buffer
+	args := []string{"chargeback", "close", "--ledger", path, "--period", "2026-11", "--by", "finance"}
+	if code := execute(t.Context(), late, args, strings.NewReader(""), &out, &errs); code != exitOK {
+		t.Fatalf("close: %d %s", code, errs.String())
+	}
+	l, err := ledger.Open(path, ledger.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var log bytes.Buffer
+	r := newRetention(&LedgerConfig{Path: path, Retention: RetentionConfig{Months: 1, Archive: archive}}, l, slog.New(slog.NewTextHandler(&log, nil)))
+	for range 2 {
+		r.look(t.Context(), late())
+	}
+	file := filepath.Join(archive, "ledger-2026-11.db")
+	if !strings.Contains(log.String(), "a month of the ledger is archived") || !strings.Contains(log.String(), "month=2026-11 rows=5") || !r.failing.Load() {
+		t.Errorf("failing %v, log:\n%s", r.failing.Load(), log.String())
+	}
+	if n := strings.Count(log.String(), "is not closed"); n != 1 || !strings.Contains(log.String(), "month=2026-12") {
+		t.Errorf("%d warnings of December:\n%s", n, log.String())
+	}
+	kept, err := ledger.OpenReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	if totals, err := kept.Totals(t.Context(), monthOf(2026, 11), monthOf(2026, 12)); err != nil || len(totals) != 2 {
+		t.Errorf("the file has %+v, %v", totals, err)
+	}
+	if _, err := l.Totals(t.Context(), monthOf(2026, 11), monthOf(2026, 12)); !errors.Is(err, ledger.ErrArchived) {
+		t.Errorf("the ledger has November: %v", err)
+	}
+	if totals, err := l.Totals(t.Context(), monthOf(2026, 12), monthOf(2027, 1)); err != nil || len(totals) != 1 {
+		t.Errorf("December is gone: %+v, %v", totals, err)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -185,12 +186,15 @@ func TestCounterOfSlowDatabase(t *testing.T) {
 func TestCounterAfterAKill(t *testing.T) {
 	path := tempPath(t)
 	opts := impatient()
-	opts.Counter, opts.NoteEvery = &tally{}, time.Hour
+	gate := &noteGate{}
+	opts.Counter, opts.NoteEvery = &tally{}, time.Millisecond
+	opts.wrap = func(s store) store { gate.store = s; return gate }
 	l := mustOpen(t, path, opts)
 	if err := serve(t, l, "noted"); err != nil {
 		t.Fatal(err)
 	}
-	noteNow(t, l)
+	awaitNote(t, l)
+	gate.shut.Store(true)
 	if err := serve(t, l, "after the note"); err != nil {
 		t.Fatal(err)
 	}
@@ -205,14 +209,14 @@ func TestCounterAfterAKill(t *testing.T) {
 	release()
 
 	next := &tally{}
-	again := mustOpen(t, killed, Options{Counter: next, NoteEvery: time.Hour})
+	again := mustOpen(t, killed, Options{Counter: next, NoteEvery: time.Millisecond})
 	if rows := storedRows(t, again); len(rows) != 4 {
 		t.Fatalf("%d rows", len(rows))
 	}
 	if err := serve(t, again, "new"); err != nil {
 		t.Fatal(err)
 	}
-	noteNow(t, again)
+	awaitNote(t, again)
 	noted, counted, uncounted := snapshot(t, again, march)
 	if len(noted) != 2 {
 		t.Fatalf("noted %+v", noted)
@@ -273,10 +277,22 @@ func TestMonths(t *testing.T) {
 	})
 }
 
-// noteNow has the ledger note what is counted.
-func noteNow(t testing.TB, l *Ledger) {
+// noteGate is a store that takes no notes while it is shut.
+type noteGate struct {
+	store
+	shut atomic.Bool
+}
+
+func (g *noteGate) checkpoint(ctx context.Context, list []tenancy.Checkpoint) error {
+	if g.shut.Load() {
+		return errors.New("not now")
+	}
+	return g.store.checkpoint(ctx, list)
+}
+
+// awaitNote waits until the ledger has noted what is counted.
+func awaitNote(t testing.TB, l *Ledger) {
 	t.Helper()
-	l.noteSoon <- struct{}{}
 	eventually(t, "a note", func() bool {
 		noted, _, _ := snapshot(t, l, march)
 		return slices.ContainsFunc(noted, func(c tenancy.Checkpoint) bool { return c.Process == l.process })

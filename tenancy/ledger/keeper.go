@@ -116,8 +116,6 @@ func (k *keeper) step() bool {
 		k.again()
 	case <-k.notes.C:
 		k.note()
-	case <-k.l.noteSoon:
-		k.note()
 	case <-k.l.hurry:
 		k.last()
 		return false

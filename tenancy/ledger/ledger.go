@@ -116,10 +116,9 @@ type Ledger struct {
 
 	recovered int
 
-	closed   atomic.Bool
-	hurry    chan struct{} // closed when Close waits no more
-	noteSoon chan struct{} // asks for a note of what is counted
-	stopped  chan struct{} // closed when the keeper has ended
+	closed  atomic.Bool
+	hurry   chan struct{} // closed when Close waits no more
+	stopped chan struct{} // closed when the keeper has ended
 
 	// sick is why rows can't be made durable, nil while they can.
 	sick    atomic.Pointer[error]
@@ -156,7 +155,7 @@ func open(path string, opts Options, connect func(l *Ledger) error) (_ *Ledger, 
 	opts = opts.withDefaults()
 	l := &Ledger{
 		path: path, opts: opts, intake: newIntake(opts.Queue), process: rand.Text(),
-		hurry: make(chan struct{}), stopped: make(chan struct{}), noteSoon: make(chan struct{}),
+		hurry: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	defer func() {
 		if err != nil {
