@@ -123,6 +123,10 @@ e2e: build ## the demo, playing a scripted tour against itself
 	$(call say,e2e)
 	@$(BIN) demo --check
 
+.PHONY: focus
+focus: ## validate the export's format against FOCUS 1.2 (Python 3.12 from PYTHON, and PyPI once)
+	@deploy/focus/validate.sh $(FILE)
+
 .PHONY: e2e-engine
 e2e-engine: build ## the gateway before two real vLLM workers on CPU (needs about 6 GB of disk)
 	$(call say,e2e with real engines)

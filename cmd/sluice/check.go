@@ -180,6 +180,11 @@ func (c *checker) names(cfg *Config, docs *documents) {
 	if docs.prices == nil {
 		return
 	}
+	for _, d := range docs.prices.Discounts() {
+		if d.Tenant != "" && docs.directory.Tenant(d.Tenant) == nil {
+			c.warn(Issue{File: cfg.Prices.File, Text: fmt.Sprintf("a discount is for tenant %q, who is not in %s", clip(d.Tenant), cfg.Tenants.File)})
+		}
+	}
 	for i := range cfg.Models {
 		if name := cfg.Models[i].Name; !hasPrice(docs, name, c.now) {
 			c.warn(Issue{File: cfg.Prices.File, Text: fmt.Sprintf("no price for model %q on %s: its requests cost nothing, and cost limits refuse them", name, c.now.UTC().Format(time.DateOnly))})

@@ -113,6 +113,7 @@ func policyConfig(cfg *Config, prices *chargeback.Prices, now time.Time) policy.
 		Models:           make(map[string]policy.Model, len(cfg.Models)),
 		Prices:           make(map[string]policy.Price, len(cfg.Models)),
 	}
+	pc.Discount = func(tenant, team, model string) int64 { return prices.Discount(tenant, team, model, now) }
 	for i := range cfg.Models {
 		m := &cfg.Models[i]
 		pc.Models[m.Name] = policy.Model{DefaultMaxTokens: m.DefaultMaxTokens}
@@ -120,7 +121,7 @@ func policyConfig(cfg *Config, prices *chargeback.Prices, now time.Time) policy.
 			continue
 		}
 		if p, ok := prices.Price(m.Name, now); ok {
-			pc.Prices[m.Name] = policy.Price{Input: p.Input, CachedInput: p.CachedInput, Output: p.Output, Currency: p.Currency}
+			pc.Prices[m.Name] = policyPrice(p)
 		}
 	}
 	for i := range cfg.Pools {
@@ -128,6 +129,14 @@ func policyConfig(cfg *Config, prices *chargeback.Prices, now time.Time) policy.
 		pc.Pools = append(pc.Pools, policy.Pool{Name: p.Name, Models: slices.Concat(p.Models, p.Adapters), Labels: p.Labels, Unsalted: p.Unsalted})
 	}
 	return pc
+}
+
+// policyPrice is a price of the table as policies know it. GPU time has none there: nobody knows beforehand
+// how much a request will take.
+func policyPrice(p chargeback.Price) policy.Price {
+	return policy.Price{
+		Input: p.Input, CachedInput: p.CachedInput, Output: p.Output, Reasoning: p.Reasoning, ReasoningApart: true, Currency: p.Currency,
+	}
 }
 
 // textUnscanned warns of policies that ask for a scan that there is not.
