@@ -113,7 +113,7 @@ func openKeystore(ctx context.Context, c *KeysConfig) (*keystore.Store, error) {
 }
 
 // keysStart bounds the wait for the database of keys at the start.
-const keysStart = 15 * time.Second
+const keysStart = time.Minute
 
 // newLiveKeys returns the keys in force. Close gives the database back, if there is one.
 func newLiveKeys(cfg *Config, dir *authn.Directory, log *slog.Logger) (_ *authn.Live, closeStore func() error, err error) {

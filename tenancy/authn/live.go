@@ -6,50 +6,17 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// Store is a database of keys, as Live follows it.
-type Store interface {
-	// Changes returns the keys that were added or changed after a version, and the
-	// version that they bring one to. It is asked several times a second and has to
-	// be cheap when nothing has changed. The zero Version asks for all keys, and so
-	// does one that the database does not know.
-	Changes(ctx context.Context, since Version) (Changes, error)
-	// Used notes when keys were last used, by id. A later time that it has stays.
-	Used(ctx context.Context, at map[string]time.Time) error
-}
-
-// Version is a state of a Store. Epoch is another one for every database that was
-// ever made.
-type Version struct {
-	Epoch string
-	Seq   int64
-}
-
-// Changes are what a Store answers.
-type Changes struct {
-	Keys    []KeyInfo
-	Version Version
-	// All says that Keys are all there are.
-	All bool
-}
-
 const (
-	// askEvery is the time between two questions to a Store, askTimeout how long
-	// one may take.
-	askEvery   = 200 * time.Millisecond
-	askTimeout = 2 * time.Second
-	// askAllEvery is the time after which a Store is read whole again: a database
-	// that was put back from a copy may have gone on to a version that another
-	// state of it had.
-	askAllEvery = 5 * time.Minute
 	// noteEvery is the time between two notes of when keys were used, and between
 	// two looks for those that end soon.
 	noteEvery = time.Minute
+	// noteTimeout is how long that may take.
+	noteTimeout = 5 * time.Second
 )
 
 // Files are those that a Live follows and keeps.
@@ -101,7 +68,6 @@ type Live struct {
 	tenants  watched
 	revoked  watched
 	version  Version
-	whole    time.Time            // when the Store was last read whole
 	warned   map[string]time.Time // end of keys that were warned of, by id
 	uses     map[string]*usage
 	views    uint64
@@ -175,6 +141,7 @@ func (l *Live) Run(ctx context.Context) error {
 	}
 	if l.cfg.Store != nil {
 		loops.Go(func() { every(ctx, askEvery, func(now time.Time) { _ = l.ask(ctx, now) }) })
+		loops.Go(func() { every(ctx, askAllEvery, func(time.Time) { l.askAll(ctx) }) })
 	}
 	l.warn(time.Now())
 	loops.Go(func() {
@@ -184,7 +151,7 @@ func (l *Live) Run(ctx context.Context) error {
 		})
 	})
 	loops.Wait()
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
 	defer cancel()
 	l.noteUses(last)
 	return nil
@@ -308,60 +275,6 @@ func (l *Live) adoptLocked(dir *Directory) {
 	s.files++
 	s.number++
 	l.snap.Store(&s)
-}
-
-// ask takes in what has changed in the Store.
-func (l *Live) ask(ctx context.Context, now time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	l.mu.Lock()
-	since := l.version
-	if now.Sub(l.whole) >= askAllEvery {
-		since = Version{}
-	}
-	l.mu.Unlock()
-	return l.take(ctx, since, now)
-}
-
-func (l *Live) take(ctx context.Context, since Version, now time.Time) error {
-	got, err := l.cfg.Store.Changes(ctx, since)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err != nil {
-		if !errors.Is(ctx.Err(), context.Canceled) {
-			l.failLocked(ofStore, err)
-		}
-		return err
-	}
-	l.workLocked(ofStore)
-	l.asked.Store(&now)
-	l.version = got.Version
-	if got.All {
-		l.whole = now
-	}
-	if len(got.Keys) == 0 && !got.All {
-		return nil
-	}
-	s := *l.snap.Load()
-	stored := make(map[string]*entry, len(s.stored)+len(got.Keys))
-	if !got.All {
-		maps.Copy(stored, s.stored)
-	}
-	for i := range got.Keys {
-		k := &got.Keys[i]
-		e, err := newEntry(k.Tenant, &k.Record)
-		if err != nil {
-			l.log.Error("a key in the database can't be used", "key_id", k.ID, "error", err)
-			delete(stored, k.ID)
-			continue
-		}
-		stored[k.ID] = e
-	}
-	l.use(stored)
-	s.stored = stored
-	s.number++
-	l.snap.Store(&s)
-	return nil
 }
 
 // failLocked notes and logs that a source fails. A failure that goes on is logged

@@ -66,7 +66,7 @@ func (l *Live) noteUses(ctx context.Context) {
 	used := l.used
 	l.mu.Unlock()
 	if len(stored) > 0 {
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 		defer cancel()
 		l.noted(stored, l.cfg.Store.Used(ctx, stored))
 	}

@@ -38,8 +38,8 @@ const columns = "id, sha256, tenant, name, grants, created_ns, expires_ns, revok
 
 // Changes implements authn.Store.
 func (s *Store) Changes(ctx context.Context, since authn.Version) (authn.Changes, error) {
-	var now authn.Version
-	if err := s.db.QueryRowContext(ctx, "SELECT epoch, seq FROM sluice_key_state").Scan(&now.Epoch, &now.Seq); err != nil {
+	now, err := s.version(ctx)
+	if err != nil {
 		return authn.Changes{}, err
 	}
 	if now == since {
@@ -57,6 +57,17 @@ func (s *Store) Changes(ctx context.Context, since authn.Version) (authn.Changes
 		c.Keys = append(c.Keys, keys[i].KeyInfo)
 	}
 	return c, err
+}
+
+// versionTimeout is for one row by its key: who does not answer by then, does not
+// answer.
+const versionTimeout = 2 * time.Second
+
+func (s *Store) version(ctx context.Context) (v authn.Version, err error) {
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	err = s.db.QueryRowContext(ctx, "SELECT epoch, seq FROM sluice_key_state").Scan(&v.Epoch, &v.Seq)
+	return v, err
 }
 
 // Keys lists all keys, by tenant and in the order in which they were made, and since

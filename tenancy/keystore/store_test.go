@@ -3,7 +3,6 @@ package keystore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -435,31 +434,5 @@ func TestServerComesBack(t *testing.T) {
 	}
 	if err != nil || len(got.Keys) != 1 || got.Keys[0].ID != rec.ID {
 		t.Errorf("%+v, %v", got, err)
-	}
-}
-
-func BenchmarkNothingNew(b *testing.B) {
-	s, err := Open(b.Context(), filepath.Join(b.TempDir(), "keys.db"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer s.Close()
-	for i := range 1000 {
-		k, err := authn.NewKey()
-		if err == nil {
-			err = s.Create(b.Context(), fmt.Sprint("t", i%10), &k.Record)
-		}
-		if err != nil {
-			b.Fatal(err)
-		}
-	}
-	c, err := s.Changes(b.Context(), authn.Version{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if c, err = s.Changes(b.Context(), c.Version); err != nil || len(c.Keys) > 0 {
-			b.Fatal(c, err)
-		}
 	}
 }
