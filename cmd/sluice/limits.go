@@ -46,6 +46,9 @@ func (a *app) restoreBudgets(ctx context.Context, now time.Time) error {
 		used[i] = ratelimit.Used{Counter: b.Counter, Period: b.Period, Amount: b.Amount}
 	}
 	a.limiter.Restore(used)
+	if a.shared != nil {
+		a.shared.Restore(used)
+	}
 	return nil
 }
 

@@ -47,10 +47,13 @@ type batch struct {
 	known   bool  // entry is
 }
 
-// settlement is the end of reservations of one batch.
+// settlement is the end of reservations of one batch, or without one of what was
+// charged at once. given of what comes back has been put to the lease already.
 type settlement struct {
-	batch               *batch
+	batch               *batch // nil for none
 	amount, back, given int64
+	whole               int64 // what would come back if nothing had been refilled
+	at                  int64 // when the oldest of it was taken
 }
 
 // counter is this replica's part of one counter. Its shard's mutex protects it.
@@ -89,6 +92,12 @@ type counter struct {
 	periodEnd int64 // nanoseconds of the process
 	lost      bool  // the store is to be told of it, since it has lost its own
 	remind    bool  // the store is to be told that it is in use
+
+	// Of a calendar window: the record it was last compared with, in which period,
+	// and what that had if the store had less.
+	recalled    *recorded
+	recalledAt  int64
+	recordedUse int64
 
 	takes  int64 // since the last report
 	demand int64 // in a while between reports, decaying
@@ -312,6 +321,7 @@ func (c *counter) void(session uint64, lost bool) {
 	c.settles, c.batch = nil, nil
 	c.free, c.force = -c.beyond, c.inUse
 	c.refusedUntil, c.turn, c.later = 0, 0, sight{}
+	c.recalled = nil
 	c.lost = lost && c.known && c.kind != kindSlots
 }
 
@@ -346,6 +356,40 @@ func (c *counter) glimpse(s sight, granted, now int64) {
 	if s.turn > c.later.turn {
 		c.later = s
 	}
+}
+
+// shrink takes back of the lease what refunds have put there that the store does not
+// know of yet, and nobody has used, as the bucket refills: the store counts the
+// reservation as open, and its refill takes from what may come back.
+func (c *counter) shrink(now int64) {
+	if c.kind != kindBucket || c.free <= 0 {
+		return
+	}
+	for i := range c.settles {
+		s := &c.settles[i]
+		n := c.excess(s, now)
+		s.given -= n
+		if s.batch == nil {
+			s.back -= n
+		}
+		c.free -= n
+	}
+	if c.flight == nil {
+		return
+	}
+	for i := range c.flight.settles { // the store is being told of it as it is
+		s := &c.flight.settles[i]
+		n := c.excess(s, now)
+		s.given -= n
+		c.free -= n
+		c.back += n
+	}
+}
+
+// excess is how much of a refund in the lease is more than what would come back by
+// now, as far as it is unused.
+func (c *counter) excess(s *settlement, now int64) int64 {
+	return max(0, min(s.given-max(0, s.whole-c.refilled(now-s.at)), c.free))
 }
 
 // usable is what may be taken now. A lease of a calendar window ends with its

@@ -183,6 +183,35 @@ func TestFlushedStore(t *testing.T) {
 	}
 }
 
+// TestRecordedUse has nobody remember a month but whoever keeps the record.
+func TestRecordedUse(t *testing.T) {
+	w := newWorld(t, shared(t))
+	a, b := w.replica(), w.replica()
+	for _, r := range []*replica{a, b} {
+		var used []ratelimit.Used
+		for _, c := range []ratelimit.Claim{month("m", 1000, 0), day("d", 1000, 0)} {
+			start := ratelimit.PeriodStart(c.Window.Calendar, time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC))
+			used = append(used, ratelimit.Used{Counter: c.ID(), Period: start, Amount: 500}, ratelimit.Used{Counter: c.ID(), Period: start, Amount: 100},
+				ratelimit.Used{Counter: c.ID(), Period: start.AddDate(0, -1, 0), Amount: 300})
+		}
+		r.Restore(used)
+	}
+	for _, c := range []ratelimit.Claim{month("m", 1000, 10), day("d", 1000, 10)} {
+		w.must(a, c).Settle(time.Time{}, nil)
+		a.told(w)
+		a.returned(w)
+		c.Amount = 0
+		if got := w.left(a, c); got != 390 {
+			t.Errorf("%d are left, want 400 as the record says, less what was used since", got)
+		}
+		a.returned(w)
+		if got := w.left(b, c); got != 390 {
+			t.Errorf("another replica has %d left, want 390", got)
+		}
+		b.returned(w)
+	}
+}
+
 func TestFlushedScripts(t *testing.T) {
 	w := newWorld(t, own(t))
 	r := w.replica()

@@ -138,6 +138,7 @@ func (l *Limiter) applied(s *session, it *item, now int64) {
 	}
 	c.see(sight{it.turn, it.avail, it.rest, it.sent}, now)
 	c.see(later, now)
+	l.recall(c)
 	if it.batch != nil {
 		it.batch.entry, it.batch.known = it.entry, true
 	}
@@ -184,13 +185,14 @@ func (l *Limiter) collect(ch *chunk, s *shard, now int64) {
 			keep = append(keep, s.dirty[i:]...)
 			break
 		}
-		if c.flight == nil && c.round != l.flusher.round { // once a flush
-			c.round = l.flusher.round
+		seen := c.round == l.flusher.round // once a flush
+		c.round = l.flusher.round
+		if c.flight == nil && !seen {
 			if it := c.report(now, l.cfg.LeaseShare, l.near.Load(), l.flusher.leaving); it != nil {
 				ch.add(it)
 			}
 		}
-		if c.flight != nil || c.free != 0 || c.demand > 0 || c.takes > 0 {
+		if seen || c.flight != nil || c.free != 0 || c.demand > 0 || c.takes > 0 {
 			keep = append(keep, c) // it will have to tell more
 		} else {
 			c.queued = false
@@ -228,6 +230,7 @@ func (c *counter) report(now int64, share float64, near int64, leaving bool) *it
 	if leaving || now-c.usedAt >= int64(idleAfter) {
 		c.demand, target = 0, 0
 	}
+	c.shrink(now)
 	back, more := int64(0), int64(0)
 	switch {
 	case c.free > min(2*target, most):
@@ -251,6 +254,7 @@ func (c *counter) report(now int64, share float64, near int64, leaving bool) *it
 
 // seal moves what is to be told into a report.
 func (c *counter) seal(now int64) *item {
+	c.shrink(now)
 	it := &item{
 		counter: c, kind: c.kind, limit: c.limit, window: c.window, asOf: c.period,
 		taken: c.taken, spent: c.spent, beyond: c.beyond, debt: max(0, -c.free), back: c.back, force: c.force, settles: c.settles, batch: c.batch,
@@ -258,7 +262,7 @@ func (c *counter) seal(now int64) *item {
 	if c.lost {
 		it.seen, it.level, it.age = true, c.avail, (now-c.seenAt)/int64(time.Millisecond)
 		if c.kind.calendar() {
-			it.level = c.limit - c.avail
+			it.level, it.age = c.limit-c.avail, c.recordedUse
 		}
 	}
 	if c.batch != nil {
@@ -268,7 +272,7 @@ func (c *counter) seal(now int64) *item {
 		c.refusedUntil = 0 // the store is about to have more
 	}
 	c.taken, c.spent, c.beyond, c.back, c.force = 0, 0, 0, 0, 0
-	c.settles, c.batch, c.lost, c.remind = nil, nil, false, false
+	c.settles, c.batch, c.lost, c.remind, c.recordedUse = nil, nil, false, false, 0
 	return it
 }
 
@@ -342,9 +346,15 @@ func (it *item) encode(a []string) []string {
 	}
 	for i := range it.settles {
 		s := &it.settles[i]
-		entry := s.batch.entry
-		if it.kind.calendar() {
+		entry := int64(0)
+		switch {
+		case s.batch == nil && it.kind.calendar():
+			entry = it.asOf
+		case s.batch == nil:
+		case it.kind.calendar():
 			entry = s.batch.period
+		default:
+			entry = s.batch.entry
 		}
 		a = append(a, itoa(entry), itoa(s.amount), itoa(s.back), itoa(s.given))
 	}

@@ -193,6 +193,10 @@ func month(name string, limit, amount int64) ratelimit.Claim {
 	return ratelimit.Claim{Counter: name, Unit: ratelimit.UnitCost, Window: ratelimit.Window{Calendar: ratelimit.CalendarMonth}, Limit: limit, Amount: amount}
 }
 
+func day(name string, limit, amount int64) ratelimit.Claim {
+	return ratelimit.Claim{Counter: name, Unit: ratelimit.UnitCost, Window: ratelimit.Window{Calendar: ratelimit.CalendarDay}, Limit: limit, Amount: amount}
+}
+
 func slot(name string, limit int64) ratelimit.Claim {
 	return ratelimit.Claim{Counter: name, Unit: ratelimit.UnitConcurrency, Limit: limit, Amount: 1}
 }

@@ -34,6 +34,7 @@ type Limiter struct {
 	health   health
 	kicked   chan struct{}
 	reports  reports
+	recorded atomic.Pointer[recorded]
 	flusher  flusher
 
 	open                                  atomic.Int64
@@ -217,6 +218,7 @@ func (p *plan) look(now int64) (failures []ratelimit.Failure) {
 	for i := range p.needs {
 		n := &p.needs[i]
 		c := n.counter
+		c.shrink(now)
 		usable := c.usable(now, trusted)
 		if usable >= n.total && (n.total > 0 || c.fresh(now) && c.left(now) >= 0) {
 			continue
@@ -445,6 +447,7 @@ func (p *plan) receive(n *need, a asked, now int64) {
 		c.rollOver(n.answer.period)
 		if c.period == n.answer.period {
 			c.glimpse(sight{n.answer.turn, n.answer.avail, n.answer.rest, a.sent}, n.answer.granted, now)
+			p.limiter.recall(c)
 			c.free += n.answer.granted
 		}
 		if !a.granted && n.lack+n.owed > n.answer.avail && (p.again || !c.untold(n.answer.turn)) {

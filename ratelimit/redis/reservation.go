@@ -153,7 +153,7 @@ func (l *Limiter) finish(h *hold, charge int64) {
 	case beyond >= 0:
 		c.owe(beyond)
 	case h.extra > 0 && h.extraPeriod == c.period:
-		c.unowe(min(h.extra, -beyond) - c.refilled(now-h.extraAt))
+		c.unowe(min(h.extra, -beyond), h.extraAt, now)
 	}
 	c.settle(h, min(charge, h.amount), now)
 	h.left = c.left(now)
@@ -172,9 +172,11 @@ func (c *counter) release(n int64) {
 	c.free += n
 }
 
-// unowe gives back what was charged at once. Of a bucket, what may have been refilled
-// since does not come back: the level would have been lower, and the refill lost.
-func (c *counter) unowe(n int64) {
+// unowe gives back what was charged at once at that time. Of a bucket, what may have
+// been refilled since does not come back: the level would have been lower, and the
+// refill lost.
+func (c *counter) unowe(whole, at, now int64) {
+	n := whole - c.refilled(now-at)
 	if n <= 0 {
 		return
 	}
@@ -182,7 +184,7 @@ func (c *counter) unowe(n int64) {
 	c.beyond -= untold
 	c.free += n
 	if n -= untold; n > 0 {
-		c.settles = append(c.settles, settlement{batch: &batch{session: c.session, period: c.period, known: true, told: true}, back: n, given: n})
+		c.settles = append(c.settles, settlement{back: n, given: n, whole: whole - untold, at: at})
 	}
 }
 
@@ -204,9 +206,10 @@ func (c *counter) settle(h *hold, charge, now int64) {
 	c.free += given
 	for i := range c.settles {
 		if s := &c.settles[i]; s.batch == b {
-			s.amount, s.back, s.given = s.amount+h.amount, s.back+back, s.given+given
+			s.amount, s.back, s.given, s.whole = s.amount+h.amount, s.back+back, s.given+given, s.whole+back
+			s.at = min(s.at, h.at)
 			return
 		}
 	}
-	c.settles = append(c.settles, settlement{batch: b, amount: h.amount, back: back, given: given})
+	c.settles = append(c.settles, settlement{batch: b, amount: h.amount, back: back, given: given, whole: back, at: h.at})
 }

@@ -392,7 +392,7 @@ local function report(c, r)
   if r.seen == 1 and c.kind == 'bucket' then
     c.level = min(c.level, (refill(r.level, 0, c.limit, c.window, r.age)))
   elseif r.seen == 1 and c.period == r.asOf then
-    c.used = max(c.used, r.level)
+    c.used = max(c.used, r.level, r.age + c.sum) -- age is what is recorded, without leases
   end
   if c.period and c.period ~= r.asOf then -- the lease ended with its period
     r.taken, r.spent, r.back, r.debt = 0, 0, 0, r.beyond
