@@ -28,6 +28,7 @@ type IssuerConfig struct {
 	Algorithms  []string       `yaml:"algorithms"`  // the only ones that signatures may have
 	JWKSURL     string         `yaml:"jwksUrl"`     // of its keys; default: by OpenID Connect discovery
 	JWKSFile    string         `yaml:"jwksFile"`    // its keys, in place of a provider that is asked
+	CacheFile   string         `yaml:"cacheFile"`   // keeps the fetched keys over a restart
 	CAFile      string         `yaml:"caFile"`      // vouches for the provider's TLS certificate; default: the system's roots
 	Skew        time.Duration  `yaml:"skew"`        // by which clocks may differ
 	MaxLifetime time.Duration  `yaml:"maxLifetime"` // from iat to exp at most; 0 = whatever the issuer gives
@@ -169,6 +170,7 @@ func (v *validator) issuer(at string, c *IssuerConfig) {
 			v.errorf(at+".issuer", "can't be asked for its keys: %v; give jwksUrl or jwksFile", err)
 		}
 	}
+	v.cacheFile(at+".cacheFile", c)
 	if c.CAFile != "" {
 		if text, err := readIdentityFile(c.CAFile); err == nil {
 			if _, err := oidc.NewClient(text); err != nil {

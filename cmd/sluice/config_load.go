@@ -173,6 +173,7 @@ func (c *Config) resolvePaths(dir string) {
 		resolve(&c.Keys.UsedFile)
 	}
 	resolve(&c.DecisionLog.Path)
+	c.Identity.resolvePaths(resolve)
 	resolve(&c.Ledger.Retention.Archive)
 }
 

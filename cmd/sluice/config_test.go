@@ -84,7 +84,7 @@ func TestLoadConfigFull(t *testing.T) {
 			JWT: []IssuerConfig{
 				{
 					Issuer: "https://login.example", Audiences: []string{"sluice", "api"}, Algorithms: []string{"ES256"}, JWKSURL: "https://login.example/keys",
-					CAFile: in("clients.pem"), Skew: 30 * time.Second, MaxLifetime: time.Hour,
+					CacheFile: in("login.keys"), CAFile: in("clients.pem"), Skew: 30 * time.Second, MaxLifetime: time.Hour,
 					Map: ClaimMapConfig{Tenant: "claims.org", Team: "claims.?dept", Labels: "{'env': 'prod'}", Groups: "claims.groups", Scopes: "claims.scope.split(' ')"},
 				},
 				{

@@ -80,6 +80,7 @@ type identities struct {
 // keySource is where keys come from.
 type keySource struct {
 	issuer, url string
+	file        string // that keeps them over a restart, or empty
 	ca          [sha256.Size]byte
 }
 
@@ -134,7 +135,13 @@ func (ids *identities) keys(from keySource, ca []byte) (*oidc.KeySet, error) {
 	if err != nil {
 		return nil, err
 	}
-	set := oidc.NewKeySet(oidc.NewRemote(from.issuer, from.url, client).Fetch, oidc.DefaultTiming(), ids.log.With("issuer", from.issuer))
+	log := ids.log.With("issuer", from.issuer)
+	set := oidc.NewKeySet(oidc.NewRemote(from.issuer, from.url, client).Fetch, oidc.DefaultTiming(), log)
+	if kept := from.keep(log); kept != nil {
+		if err := set.Keep(kept.load(), kept.store); err != nil {
+			log.Warn("cannot use the issuer's keys that were kept; they are fetched", "file", from.file, "error", err)
+		}
+	}
 	f := &followedKeys{set: set}
 	ids.sets[from] = f
 	ids.start(f)
@@ -258,7 +265,7 @@ func (ids *identities) issuerKeys(at string, c *IssuerConfig, id *identity) (*oi
 		return fixedKeys(at+".jwksFile", c.JWKSFile)
 	}
 	var ca []byte
-	from := keySource{issuer: c.Issuer, url: c.JWKSURL}
+	from := keySource{issuer: c.Issuer, url: c.JWKSURL, file: c.CacheFile}
 	if c.CAFile != "" {
 		var err error
 		if ca, err = identityFile(at+".caFile", c.CAFile); err != nil {

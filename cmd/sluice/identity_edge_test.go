@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -179,6 +180,53 @@ func TestSlowProvider(t *testing.T) {
 	close(answer)
 	if got := <-done; got != "200" {
 		t.Errorf("the new key's token: %s", got)
+	}
+}
+
+// TestKeptKeysOverARestart: a gateway that starts while the provider is down knows
+// the keys that an earlier one has kept, unless somebody else may have written them.
+func TestKeptKeysOverARestart(t *testing.T) {
+	s := oidctest.NewSigner(t, "ES256", "k")
+	p := oidctest.NewProvider(t, s)
+	file := filepath.Join(t.TempDir(), "login.keys")
+	start := func(t *testing.T) *reloading {
+		t.Helper()
+		return startReloading(t, func(dir string) {
+			unwatched(dir)
+			editConfig(dir, strings.Replace(jwtConfig(p), "      audiences", fmt.Sprintf("      cacheFile: %s\n      audiences", file), 1))
+		})
+	}
+	claims := oidctest.Claims(p.Issuer(), time.Now())
+	claims["org"] = "acme"
+	token := s.Token(claims)
+	t.Run("first", func(t *testing.T) {
+		r := start(t)
+		r.wantBearer("before", token, "200")
+		soon(t, "the file", 10*time.Second, func() bool { _, err := os.Stat(file); return err == nil })
+	})
+	p.Down()
+	t.Run("second", func(t *testing.T) { start(t).wantBearer("by a key that was kept", token, "200") })
+	for name, spoil := range map[string]func() error{
+		"writable by others": func() error { return os.Chmod(file, 0o666) },
+		"of another issuer": func() error {
+			return os.WriteFile(file, []byte(`{"issuer":"https://other.example","jwks":`+string(oidctest.Set(s))+`}`), 0o600)
+		},
+		"cut": func() error { return os.WriteFile(file, []byte(`{"issuer":`), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.RemoveAll(file); err != nil {
+				t.Fatal(err)
+			}
+			kept := keptKeys{path: file, issuer: p.Issuer(), log: slog.New(slog.DiscardHandler), now: time.Now}
+			kept.store(oidctest.Set(s))
+			if kept.load() == nil {
+				t.Fatal("what was kept can't be used")
+			}
+			if err := spoil(); err != nil {
+				t.Fatal(err)
+			}
+			start(t).wantBearer("by what must not count", token, "503 unavailable")
+		})
 	}
 }
 

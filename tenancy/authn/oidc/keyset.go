@@ -47,6 +47,7 @@ type KeySet struct {
 	fetch  Fetch // nil: the keys never change
 	timing Timing
 	log    *slog.Logger
+	store  func(jwks []byte) // nil: nothing is kept
 
 	ring    atomic.Pointer[ring]
 	version atomic.Uint64 // counts the changes of ring
@@ -83,6 +84,22 @@ func FixedKeys(jwks []byte) (*KeySet, error) {
 	s := &KeySet{}
 	s.ring.Store(r)
 	return s, nil
+}
+
+// Keep gives a set, before Run, the keys of an earlier one, which count until
+// others are fetched; nil if there are none. Run calls store, from its goroutine,
+// with all that come and are others. An error says that jwks can't be used, and
+// store is called all the same.
+func (s *KeySet) Keep(jwks []byte, store func(jwks []byte)) error {
+	s.store = store
+	if jwks == nil {
+		return nil
+	}
+	r, err := parseKeys(jwks)
+	if err == nil {
+		s.ring.Store(r)
+	}
+	return err
 }
 
 // KeySetStats is the state of a key set.
@@ -263,6 +280,9 @@ func (s *KeySet) refresh(ctx context.Context, asked bool) time.Duration {
 	if err == nil {
 		fresh, err = parseKeys(text)
 	}
+	if old := s.ring.Load(); s.store != nil && err == nil && (old == nil || old.digest != fresh.digest || s.Version() == 0) {
+		s.store(text)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer func() { s.busy = false; close(s.done) }()
@@ -283,7 +303,7 @@ func (s *KeySet) refresh(ctx context.Context, asked bool) time.Duration {
 	if asked {
 		s.notBefore = now.Add(s.timing.Cooldown)
 	}
-	if old := s.ring.Load(); old == nil || old.digest != fresh.digest {
+	if old := s.ring.Load(); old == nil || old.digest != fresh.digest || s.Version() == 0 {
 		s.ring.Store(fresh)
 		s.version.Add(1)
 		s.log.Info("the issuer's keys have changed", "keys", len(fresh.keys), "ignored", fresh.ignored)

@@ -1,6 +1,7 @@
 package oidc
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -54,6 +55,13 @@ func (s *source) count() int {
 func follow(t *testing.T, s *source) *KeySet {
 	t.Helper()
 	k := NewKeySet(s.fetch, DefaultTiming(), slog.New(slog.DiscardHandler))
+	run(t, k)
+	return k
+}
+
+// run runs a key set until the test ends.
+func run(t *testing.T, k *KeySet) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- k.Run(ctx) }()
@@ -64,7 +72,6 @@ func follow(t *testing.T, s *source) *KeySet {
 		}
 	})
 	synctest.Wait()
-	return k
 }
 
 func ask(t *testing.T, k *KeySet, kid string) error {
@@ -265,6 +272,41 @@ func TestStartWithoutAProvider(t *testing.T) {
 		time.Sleep(time.Second)
 		if err := ask(t, k, "a"); err != nil {
 			t.Errorf("after the provider came up: %v", err)
+		}
+	})
+}
+
+// TestKeptKeys: a set that begins with the keys of an earlier one serves by them
+// until others come, and hands on what comes.
+func TestKeptKeys(t *testing.T) {
+	a, b := oidctest.NewSigner(t, "ES256", "a"), oidctest.NewSigner(t, "ES256", "b")
+	synctest.Test(t, func(t *testing.T) {
+		src := &source{err: errors.New("down")}
+		var stored [][]byte
+		k := NewKeySet(src.fetch, DefaultTiming(), slog.New(slog.DiscardHandler))
+		if err := k.Keep(oidctest.Set(a), func(jwks []byte) { stored = append(stored, jwks) }); err != nil {
+			t.Fatal(err)
+		}
+		run(t, k)
+		if err := ask(t, k, "a"); err != nil {
+			t.Errorf("a key that was kept: %v", err)
+		}
+		if err := ask(t, k, "b"); !errors.Is(err, errKeysDown) {
+			t.Errorf("another: %v", err)
+		}
+		src.publish(nil, b)
+		time.Sleep(time.Hour)
+		if err := ask(t, k, "b"); err != nil {
+			t.Errorf("the key that came: %v", err)
+		}
+		if err := ask(t, k, "a"); !errors.Is(err, errKeyUnknown) {
+			t.Errorf("the key of old: %v", err)
+		}
+		if len(stored) != 1 || !bytes.Equal(stored[0], oidctest.Set(b)) {
+			t.Errorf("stored %d times: %s", len(stored), stored)
+		}
+		if err := NewKeySet(src.fetch, DefaultTiming(), slog.New(slog.DiscardHandler)).Keep([]byte("x"), nil); err == nil {
+			t.Error("nonsense was taken for keys")
 		}
 	})
 }
