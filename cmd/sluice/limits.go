@@ -55,6 +55,9 @@ func (a *app) restoreBudgets(ctx context.Context, now time.Time) error {
 // beginBudgets reads the use of budgets before the first request. A ledger that can't
 // be read does not keep the gateway from starting.
 func (a *app) beginBudgets() {
+	if a.shared != nil {
+		return // their store outlives this process
+	}
 	if err := a.restoreBudgets(context.Background(), time.Now()); err != nil {
 		a.log.Error("cannot read what is used of budgets; they begin as if nothing was, until it can be read", "error", err)
 	}
@@ -73,7 +76,10 @@ func (a *app) followBudgets(ctx context.Context) {
 		case <-wait.C:
 		}
 		began := time.Now()
-		err := a.restoreBudgets(ctx, began)
+		var err error
+		if a.shared == nil {
+			err = a.restoreBudgets(ctx, began)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return
