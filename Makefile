@@ -76,10 +76,13 @@ crash: native ## kill a whole gateway KILLS times under load and reconcile its b
 	@SLUICE_TEST_SERVICES=required SLUICE_TEST_KILLS=$(KILLS) SLUICE_TEST_SEED=$(SEED) \
 	  $(GO) test -count=1 -timeout 120m -v -run '^TestKilledUnderLoad$$' ./cmd/sluice
 
+# `make replicas SPAN=600`, in seconds.
+SPAN ?= 60
+
 .PHONY: replicas
-replicas: native ## two gateways before 200 clients for a minute, one ledger, reconciled to the token
+replicas: native ## two gateways before 200 clients for SPAN seconds, with one ledger and one Redis, to the token
 	$(call say,replicas)
-	@SLUICE_TEST_SERVICES=required SLUICE_TEST_SECONDS=60 SLUICE_TEST_SEED=$(SEED) \
+	@SLUICE_TEST_SERVICES=required SLUICE_TEST_SECONDS=$(SPAN) SLUICE_TEST_SEED=$(SEED) \
 	  $(GO) test -count=1 -timeout 30m -v -run '^TestReplicas' ./cmd/sluice
 
 .PHONY: native-test

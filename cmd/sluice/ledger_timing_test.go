@@ -64,7 +64,13 @@ func ledgerBesideGateway(b *testing.B, change func(*Config)) {
 }
 
 func benchRow(id string) *tenancy.Row {
+	now := time.Now()
+	day, month := now.UTC().Truncate(24*time.Hour), time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
 	return &tenancy.Row{
+		Charges: []tenancy.Charge{
+			{Counter: [16]byte{1}, Unit: "tokens", Window: "day", Period: day, Amount: 1150},
+			{Counter: [16]byte{2}, Unit: "cost", Window: "month", Period: month, Amount: 555},
+		},
 		ID: id, RequestID: id, DecisionID: id, PolicyRevision: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
 		Tenant: "acme", Team: "search", Principal: "key:bench", KeyID: "bench", Operation: "chat", Dialect: "openai",
 		Model: demoModel, RequestedModel: demoModel, Pool: "general", Worker: "general-1", Class: "interactive",
@@ -72,6 +78,6 @@ func benchRow(id string) *tenancy.Row {
 		InputTokens: 900, CachedTokens: 600, OutputTokens: 250, Currency: "EUR",
 		Prices: tenancy.Prices{Input: 500_000, CachedInput: 50_000, Output: 1_500_000},
 		Costs:  tenancy.Costs{Input: 150, CachedInput: 30, Output: 375},
-		Start:  time.Now(), TTFT: 90 * time.Millisecond, Duration: 4 * time.Second,
+		Start:  now, TTFT: 90 * time.Millisecond, Duration: 4 * time.Second,
 	}
 }
