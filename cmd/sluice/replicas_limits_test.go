@@ -18,9 +18,9 @@ import (
 // The limits that replicas share in these tests. Prompts are counted as the workers
 // count them and answers have a cap, so that no request uses more than it reserves.
 const (
-	sharedRequests = 60     // of globex, a minute
+	sharedRequests = 40     // of globex, a minute
 	sharedTokens   = 80_000 // of acme, a minute
-	sharedDay      = 12_000 // tokens of globex, a day
+	sharedDay      = 10_000 // tokens of globex, a day
 	sharedSlots    = 24     // of everybody together
 )
 
