@@ -202,6 +202,9 @@ func (x *Certificates) rule(leaf *x509.Certificate) (*Rule, string, error) {
 	return found, id, nil
 }
 
+// maxSubject is the longest principal.subject.
+const maxSubject = 256
+
 var errNameless = errors.New("the certificate has neither a SPIFFE id nor a subject nor a DNS name")
 
 // verified is what a certificate says of its owner.
@@ -235,7 +238,11 @@ func verified(leaf *x509.Certificate, id string) (*authn.Verified, error) {
 		}
 		claims["spiffe_id"], claims["trust_domain"], claims["path"] = id, domain, texts(segments)
 	}
+	subject := name
+	if len(subject) > maxSubject {
+		subject = "" // a SPIFFE id may be longer than policies take a subject to be; they have it whole beside it
+	}
 	return &authn.Verified{
-		Kind: tenancy.KindMTLS, ID: "mtls:" + name, Subject: name, SPIFFEID: id, Claims: claims, Expires: leaf.NotAfter,
+		Kind: tenancy.KindMTLS, ID: "mtls:" + name, Subject: subject, SPIFFEID: id, Claims: claims, Expires: leaf.NotAfter,
 	}, nil
 }

@@ -226,6 +226,13 @@ func TestWhatACertificateSays(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, v.Claims[name], want)
 		}
 	}
+	if v.Subject != v.SPIFFEID {
+		t.Errorf("subject %q", v.Subject)
+	}
+	long := "spiffe://corp/" + strings.Repeat("a", 400)
+	if _, err := x.Authenticate(t.Context(), &tenancy.Credentials{Chain: ca.issue(t, uris(t, long))}, noon); err != nil || m.saw.SPIFFEID != long || m.saw.Subject != "" {
+		t.Errorf("a long id: %v, %+v", err, m.saw)
+	}
 	if path := v.Claims["path"].([]any); len(path) != 4 || path[1] != "prod" {
 		t.Errorf("path is %v", path)
 	}

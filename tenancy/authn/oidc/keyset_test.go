@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluicegate/sluice/tenancy"
+	"github.com/sluicegate/sluice/tenancy/authn"
 	"github.com/sluicegate/sluice/tenancy/authn/oidc/oidctest"
 )
 
@@ -272,6 +273,31 @@ func TestStartWithoutAProvider(t *testing.T) {
 		time.Sleep(time.Second)
 		if err := ask(t, k, "a"); err != nil {
 			t.Errorf("after the provider came up: %v", err)
+		}
+	})
+}
+
+// TestWithdrawnKeys: tokens that were verified lately are not good any more once
+// their key is gone, and those of other keys are.
+func TestWithdrawnKeys(t *testing.T) {
+	a, b := oidctest.NewSigner(t, "ES256", "a"), oidctest.NewSigner(t, "ES256", "b")
+	synctest.Test(t, func(t *testing.T) {
+		src := &source{set: oidctest.Set(a, b), maxAge: time.Minute}
+		k := follow(t, src)
+		tokens := NewTokens(verifier(t, k), map[string]authn.Mapper{issuerName: grantAll{&tenancy.Tenant{ID: "acme"}}})
+		time.Sleep(50 * time.Second)
+		ofA, ofB := []byte(a.Token(oidctest.Claims(issuerName, time.Now()))), []byte(b.Token(oidctest.Claims(issuerName, time.Now())))
+		use := func(token []byte) string {
+			_, err := tokens.Authenticate(t.Context(), &tenancy.Credentials{Bearer: token}, time.Now())
+			return reason(err)
+		}
+		if x, y := use(ofA), use(ofB); x != "ok" || y != "ok" || tokens.Remembered() != 2 {
+			t.Errorf("%s, %s, %d remembered", x, y, tokens.Remembered())
+		}
+		src.publish(nil, b)
+		time.Sleep(15 * time.Second)
+		if x, y := use(ofA), use(ofB); x != tenancy.AuthKeyUnknown || y != "ok" {
+			t.Errorf("after the key was withdrawn: %s, and by the other %s", x, y)
 		}
 	})
 }
