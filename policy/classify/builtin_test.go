@@ -47,6 +47,24 @@ func TestBuiltins(t *testing.T) {
 	card("٤١١١ ١١١١ ١١١١ ١١١١", 1)
 	card("4111/1111/1111/1111", 1)
 	card("4111-1111 1111-1111", 1)
+	card("4111\t1111\t1111\t1111", 1) // a pasted table
+	card("name\t4111\t1111\t1111\t1111\t12/27", 1)
+	card("4111,1111,1111,1111", 1)
+	card("4111, 1111, 1111, 1111.", 0) // a list of numbers
+	card("my card is 4111, 1111, 1111, 1111.", 1)
+	card("4111_1111_1111_1111", 1)
+	card("3782\t822463\t10005", 1)
+	card("4111\t1111\t1111\t1112", 0)
+	card("4111\t1111,1111\t1111", 0)
+	card("1234\t4111\t1111\t1111\t1111", 0) // a row of numbers
+	card("4111\t1111\t1111\t1111\t1234", 0)
+	card("1234, 4111, 1111, 1111, 1111", 0)
+	card("4111,1111,1111,1111,12345", 1)
+	card("4111_1111_1111_1111_1", 0) // a name
+	card("id_4111_1111_1111_1111", 0)
+	card("x4111_1111_1111_1111", 0)
+	card("4111_1111_1111_1111x", 0)
+	card("0.4111,1111,1111,1111", 0)
 	card("4222222222222", 0) // too many article numbers look like this
 	card("visa: 4222222222222", 1)
 	card("4222222222222 is my card", 1)
@@ -103,6 +121,13 @@ func TestBuiltins(t *testing.T) {
 	mail("邮箱是bob@example.com谢谢", 1)
 	mail("ann＠example.com", 1)
 	mail("mailto:ann@example.com", 1)
+	mail("\"bob smith\"@example.com", 1)
+	mail("to: \"o'hara, ann\"@example.co.uk;", 1)
+	mail("<\"a\\\"b\"@example.com>", 1)
+	mail("\"\"@example.com", 0)
+	mail("x\"bob\"@example.com", 0)
+	mail("\"bob\nsmith\"@example.com", 0)
+	mail("\"pkg\"@1.2.3", 0)
 	mail("ann@example", 0)
 	mail("@example.com", 0)
 	mail("ann@@example.com", 0)

@@ -49,6 +49,95 @@ func (r *digitRun) cardGroups(g int) bool {
 	return r.sizes(0, "4444") || r.sizes(0, "465") || r.sizes(0, "464")
 }
 
+// cardForms are the groups that are printed on cards.
+var cardForms = [...][]int{{4, 4, 4, 4}, {4, 6, 5}, {4, 6, 4}}
+
+// markedCard returns the end of a card number whose first group of four digits is
+// at t[i] and whose groups, as they are printed on cards, stand apart by tabs,
+// underscores or commas; or 0. Such marks are otherwise between numbers of their
+// own, so that neither a number of four digits may go before nor one follow: then
+// it is a row of a table. With a space behind each comma it is a list of numbers,
+// unless a word near says that it is a card.
+func markedCard(t []byte, i int) int {
+	mark := byte(0)
+	if i+4 < len(t) {
+		mark = t[i+4]
+	}
+	if mark != '\t' && mark != '_' && mark != ',' || !beginsAt(t, i) {
+		return 0
+	}
+	if i > 0 && (mark == '_' && t[i-1] == '_' || t[i-1] == '.' || t[i-1] == '+') {
+		return 0
+	}
+	for _, form := range cardForms {
+		if end := marked(t, i, mark, form); end > 0 {
+			listed := mark == ',' && t[i+5] == ' '
+			if rowGoesOn(t, i, end, mark) || listed && !near(t, i, end, wordsAfter, cardWords) {
+				return 0
+			}
+			return end
+		}
+	}
+	return 0
+}
+
+// marked returns the end of a card number in groups of these sizes, or 0.
+func marked(t []byte, i int, mark byte, form []int) int {
+	var digits [maxRunDigits]byte
+	n := 0
+	for g, size := range form {
+		if g > 0 {
+			if i = behindMark(t, i, mark); i < 0 {
+				return 0
+			}
+		}
+		for range size {
+			if i >= len(t) || !isDigit(t[i]) {
+				return 0
+			}
+			digits[n] = t[i] - '0'
+			n, i = n+1, i+1
+		}
+	}
+	if !endsAt(t, i) || mark == '_' && i < len(t) && t[i] == '_' || !isCard(digits[:n]) {
+		return 0
+	}
+	return i
+}
+
+// behindMark returns where the group behind a mark begins, or -1.
+func behindMark(t []byte, i int, mark byte) int {
+	if i >= len(t) || t[i] != mark {
+		return -1
+	}
+	if i++; mark == ',' && i < len(t) && t[i] == ' ' {
+		i++
+	}
+	return i
+}
+
+// rowGoesOn reports whether a number of four digits stands before t[i] or behind
+// t[:end], apart from it by the mark.
+func rowGoesOn(t []byte, i, end int, mark byte) bool {
+	if next := behindMark(t, end, mark); next >= 0 && fourDigits(t, next) {
+		return true
+	}
+	if mark == ',' && i > 0 && t[i-1] == ' ' {
+		i--
+	}
+	return i > 4 && t[i-1] == mark && fourDigits(t, i-5)
+}
+
+// fourDigits reports whether a number of four digits is at t[i].
+func fourDigits(t []byte, i int) bool {
+	for n := range 4 {
+		if i+n >= len(t) || !isDigit(t[i+n]) {
+			return false
+		}
+	}
+	return (i == 0 || !isDigit(t[i-1])) && (i+4 >= len(t) || !isDigit(t[i+4]))
+}
+
 // cardWords say that digits near them are a card.
 var cardWords = wordList("card", "visa", "credit", "debit", "pan", "cc", "cvv", "cvc", "karte", "kreditkarte", "carte", "tarjeta", "cartão", "carta", "kaart", "карта", "卡", "卡号", "カード", "카드")
 

@@ -11,7 +11,7 @@ import (
 
 // detectorsVersion is part of the revision. It goes up with every change of what
 // a built-in detector or the walker finds.
-const detectorsVersion = 1
+const detectorsVersion = 2
 
 // maxKeywordText bounds the table of a detector's keywords, which has a row for
 // each of their bytes.
@@ -106,7 +106,7 @@ func (k *checks) keywords(field string, words []string) *keywords {
 	var folded [][]byte
 	total := 0
 	for i, w := range words {
-		f := foldText(nil, fold.text([]byte(w), func(int) bool { return false }))
+		f := oneSpace(foldText(nil, fold.text([]byte(w), func(int) bool { return false })))
 		total += len(f)
 		switch {
 		case len(f) == 0:

@@ -31,7 +31,7 @@ type sample struct {
 // finds says which marks stand for a finding of which detector.
 var finds = map[string]string{
 	"card2": PaymentCard, "email2": Email, "phone2": Phone,
-	"card": PaymentCard, "card-odd": PaymentCard, "iban": IBAN, "ssn": USSSN, "ssn-plain": USSSN, "email": Email, "email-odd": Email,
+	"card": PaymentCard, "card-odd": PaymentCard, "card-tabs": PaymentCard, "iban": IBAN, "ssn": USSSN, "ssn-plain": USSSN, "email": Email, "email-odd": Email,
 	"phone": Phone, "phone-word": Phone, "phone-bare": Phone, "key": PrivateKey, "key-escaped": PrivateKey, "secret": Secret, "secret:AWS": Secret, "aws-secret": Secret,
 }
 
@@ -111,6 +111,7 @@ func (m maker) makers() map[string]func() string {
 	return map[string]func() string{
 		"card":       func() string { return m.grouped(m.card()) },
 		"card-odd":   func() string { return m.oddly(m.card()) },
+		"card-tabs": func() string { return m.marked(m.pick("\t", "_", ",")) },
 		"card-wrong": func() string { return m.grouped(m.wrong(m.card())) },
 		"iban":       func() string { return m.fours(m.iban()) },
 		"iban-wrong": func() string { return m.fours(m.wrong(m.iban())) },
@@ -231,6 +232,18 @@ func (m maker) grouped(n string) string {
 		return n[:4] + sep + n[4:10] + sep + n[10:]
 	}
 	return strings.Join(fours(n), sep)
+}
+
+// marked writes a card number with its printed groups apart by a mark.
+func (m maker) marked(mark string) string {
+	n := m.card()
+	for len(n) != 14 && len(n) != 15 && len(n) != 16 {
+		n = m.card()
+	}
+	if len(n) < 16 {
+		return n[:4] + mark + n[4:10] + mark + n[10:]
+	}
+	return strings.Join(fours(n), mark)
 }
 
 // oddly writes it in ways in which few do.

@@ -46,6 +46,10 @@ func TestCustom(t *testing.T) {
 	word("falcon", "Falcon, FALCON! falcons falcon_x falcon-x", 3)
 	word("Falcon", "falcon", 1)
 	word("project falcon", "Project\nFalcon", 1)
+	word("blue harbour", "Blue  harbour, blue\n\t harbour and blue  harbours", 2)
+	word("blue  harbour", "blue harbour", 1)
+	word("a b c", "a  b   c a b  c", 2)
+	word("blue harbour", "blue\u00a0\u00a0harbour", 1)
 	word("c++", "C++ and c++.", 2)
 	word("Straße", "straße STRASSE", 1) // no folding of one letter to two
 	word("Ёлка", "ёлка ЁЛКА ёлками", 2)
@@ -57,6 +61,13 @@ func TestCustom(t *testing.T) {
 	f(Custom{Keywords: []string{"ab cd", "cd"}}, "ab cd", 2)
 	f(Custom{Keywords: []string{"ab", "ab"}}, "ab", 1)
 	f(Custom{Keywords: []string{"ab"}, Patterns: []string{"ab"}}, "ab", 2)
+
+	for _, parts := range []string{`{"text":"project "},{"text":"falcon"}`, `{"text":"project"},{"text":"\n falcon"}`} {
+		c := mustNew(t, only(Custom{Name: "d", Label: "d", Keywords: []string{"project falcon"}}))
+		if got := scanBody(c, `{"messages":[{"content":[`+parts+`]}]}`).Findings["d"]; got != 1 {
+			t.Errorf("over parts %s there are %d hits, want 1", parts, got)
+		}
+	}
 
 	// A soft break is a line break.
 	body := `{"messages":[{"content":[{"text":"project"},{"text":"falcon"}]}]}`
@@ -107,9 +118,15 @@ func TestKeywordsAgainstSearch(t *testing.T) {
 			rt.Fatal(err)
 		}
 		var want int64
-		low := strings.ToLower(text)
+		spaces := regexp.MustCompile(" +")
+		low := spaces.ReplaceAllString(strings.ToLower(text), " ")
+		seen := map[string]bool{}
 		for _, w := range words {
-			w = strings.ToLower(w)
+			w = spaces.ReplaceAllString(strings.ToLower(w), " ")
+			if seen[w] {
+				continue
+			}
+			seen[w] = true
 			for i := range low {
 				if strings.HasPrefix(low[i:], w) && wholeWord([]byte(low), i, i+len(w)) {
 					want++
@@ -207,5 +224,8 @@ func TestDefaultConfig(t *testing.T) {
 	cfg := DefaultConfig()
 	if got := mustNew(t, cfg).Detectors(); fmt.Sprint(got) != fmt.Sprint(Builtins()) {
 		t.Errorf("the defaults switch on %v, want %v", got, Builtins())
+	}
+	if cfg.MaxBytes != 1<<20 || cfg.Budget != 50*time.Millisecond {
+		t.Errorf("the default budget is %d bytes and %s", cfg.MaxBytes, cfg.Budget)
 	}
 }

@@ -19,8 +19,8 @@ var hostByte = func() *alphabet {
 }()
 
 // email returns the end of the e-mail address around the @ at t[at], or 0: a
-// local part of RFC 5321 without quotes, and a domain name of two labels or more
-// whose last is no number and no kind of file.
+// local part of RFC 5321, and a domain name of two labels or more whose last is
+// no number and no kind of file.
 func email(t []byte, at int) int {
 	const longestLocal, longestDomain = 64, 253
 	start := at
@@ -39,7 +39,7 @@ func email(t []byte, at int) int {
 		end--
 	}
 	local, domain := t[start:at], t[at+1:end]
-	if !localPart(local) || !domainName(domain) || userInfo(t, start) || scpPath(t, end, local) {
+	if !localPart(local) && !quotedPart(t[max(0, at-longestLocal-3):at]) || !domainName(domain) || userInfo(t, start) || scpPath(t, end, local) {
 		return 0
 	}
 	return end
@@ -59,6 +59,25 @@ func localPart(l []byte) bool {
 		return false
 	}
 	return true
+}
+
+// quotedPart reports whether text ends in a quoted local part: printable
+// characters between quotes, of which those inside stand behind backslashes.
+func quotedPart(t []byte) bool {
+	end := len(t) - 1
+	if end < 2 || t[end] != '"' {
+		return false
+	}
+	for i := end - 1; i >= 0; i-- {
+		switch c := t[i]; {
+		case c < ' ':
+			return false
+		case c != '"', i > 0 && t[i-1] == '\\':
+		default:
+			return i < end-1 && (i == 0 || !isAlnum(t[i-1]))
+		}
+	}
+	return false
 }
 
 // domainName checks the labels of a domain name.

@@ -58,6 +58,9 @@ func appendVisible(dst, t []byte) (out []byte, normal bool) {
 		}
 		r, n := utf8.DecodeRune(t[i:])
 		to := visible(r)
+		if combines(r) && behindDigit(dst, t[start:i]) {
+			to = -1 // a mark on a digit hides it; on a letter NFKC composes it
+		}
 		normal = normal && (to < utf8.RuneSelf || plain(to) || r == ellipsis)
 		if to == r && r != utf8.RuneError && r != ellipsis {
 			i += n
@@ -73,6 +76,19 @@ func appendVisible(dst, t []byte) (out []byte, normal bool) {
 		start = i
 	}
 	return append(dst, t[start:]...), normal
+}
+
+// combines reports whether a rune is a mark that goes on what stands before it.
+func combines(r rune) bool {
+	return r >= 0x0300 && r <= 0x036f || r >= 0x1ab0 && r <= 0x1aff || r >= 0x1dc0 && r <= 0x1dff || r >= 0x20d0 && r <= 0x20ff || r >= 0xfe20 && r <= 0xfe2f
+}
+
+// behindDigit reports whether the text so far ends in a digit.
+func behindDigit(dst, pending []byte) bool {
+	if len(pending) == 0 {
+		pending = dst
+	}
+	return len(pending) > 0 && isDigit(pending[len(pending)-1])
 }
 
 // plainLength is the length of the plain rune at the start of t, which isn't
@@ -136,6 +152,8 @@ const ellipsis = '…'
 // visible maps a rune beyond ASCII; below 0 it is dropped.
 func visible(r rune) rune {
 	switch {
+	case r <= 0x9f: // the second set of control characters
+		return softBreak
 	case r < 0x034f:
 		switch r {
 		case 0xa0: // no-break space
@@ -154,8 +172,14 @@ func visible(r rune) rune {
 		return ' '
 	case r >= 0xff01 && r <= 0xff5e: // the full-width form of ASCII, as NFKC has it
 		return r - 0xff01 + '!'
+	case r == 0x2800: // Braille without a dot
+		return ' '
+	case r == 0x3164, r == 0xffa0: // Hangul fillers
+		return -1
 	case r == 0xfeff, r >= 0xfe00 && r <= 0xfe0f, r >= 0xe0000 && r <= 0xe0fff:
 		return -1 // byte order mark, variation selectors, tags
+	case r >= 0xfff0 && r <= 0xfffc, r >= 0x1bca0 && r <= 0x1bca3, r >= 0x1d173 && r <= 0x1d17a:
+		return -1 // annotations, objects, shorthand and musical format controls
 	}
 	return r
 }
@@ -179,7 +203,7 @@ func visibleLow(r rune) rune {
 		}
 	case r >= 0x0e50 && r <= 0x0e59: // Thai
 		return '0' + r - 0x0e50
-	case r == 0x115f, r == 0x1160, r == 0x17b4, r == 0x17b5, r >= 0x180b && r <= 0x180e:
+	case r == 0x115f, r == 0x1160, r == 0x17b4, r == 0x17b5, r >= 0x180b && r <= 0x180f:
 		return -1 // fillers, Mongolian separators
 	}
 	return r

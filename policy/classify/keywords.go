@@ -145,7 +145,8 @@ func (k *keywords) link() {
 	}
 }
 
-// count counts whole words in normalised text.
+// count counts whole words in normalised text. White space of any length is one
+// space.
 func (k *keywords) count(s *scan, t []byte) (n int64) {
 	if !isASCII(t) {
 		s.words = foldText(s.words[:0], t)
@@ -155,18 +156,48 @@ func (k *keywords) count(s *scan, t []byte) (n int64) {
 	for at := 0; at < len(t) && !s.expired; at += chunk {
 		end := min(at+chunk, len(t))
 		for i := at; i < end; i++ {
-			if state = k.next[state*columns+uint32(k.class[t[i]])]; !k.final[state] {
+			c := t[i]
+			if c <= ' ' && again(t, i) {
 				continue
 			}
-			for _, size := range k.ends[state] {
-				if wholeWord(t, i+1-int(size), i+1) {
-					n++
-				}
+			if state = k.next[state*columns+uint32(k.class[c])]; k.final[state] {
+				n += int64(k.words(t, i, state))
 			}
 		}
 		s.look(end - at)
 	}
 	return n
+}
+
+// words counts the keywords that end at i, in a state, and are whole words.
+func (k *keywords) words(t []byte, i int, state uint32) (n int) {
+	for _, size := range k.ends[state] {
+		if start := back(t, i+1, int(size)); wholeWord(t, start, i+1) {
+			n++
+		}
+	}
+	return n
+}
+
+// white are the bytes that are a space in folded text.
+var white = func() (set [256]bool) {
+	for c := range set {
+		set[c] = foldByte(byte(c)) == ' '
+	}
+	return set
+}()
+
+// again reports whether the byte at i is white space behind white space.
+func again(t []byte, i int) bool { return i > 0 && white[t[i]] && white[t[i-1]] }
+
+// back returns where the size bytes before end begin, of which white space in a
+// row is one.
+func back(t []byte, end, size int) int {
+	for ; size > 0; size-- {
+		for end--; again(t, end); end-- {
+		}
+	}
+	return end
 }
 
 // wholeWord reports whether t[start:end] is no part of a longer word.
@@ -196,4 +227,15 @@ func inWord(r rune) bool {
 	}
 	return unicode.In(r, unicode.Letter, unicode.Nd, unicode.Mark) &&
 		!unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar)
+}
+
+// oneSpace returns folded text with one space for each run of them.
+func oneSpace(t []byte) []byte {
+	out := t[:0]
+	for i, c := range t {
+		if c != ' ' || i == 0 || t[i-1] != ' ' {
+			out = append(out, c)
+		}
+	}
+	return out
 }

@@ -29,13 +29,11 @@ func (k *keywords) within(t []byte, from, to int) bool {
 	}
 	state, columns := uint32(0), uint32(k.columns)
 	for i := from; i < to; i++ {
-		if state = k.next[state*columns+uint32(k.class[t[i]])]; !k.final[state] {
+		if again(t, i) {
 			continue
 		}
-		for _, size := range k.ends[state] {
-			if wholeWord(t, i+1-int(size), i+1) {
-				return true
-			}
+		if state = k.next[state*columns+uint32(k.class[t[i]])]; k.final[state] && k.words(t, i, state) > 0 {
+			return true
 		}
 	}
 	return false

@@ -51,6 +51,12 @@ func (b *builtins) number(hits []int64, t []byte, i, found int) (next int, hit b
 	for j < len(t) && isDigit(t[j]) {
 		j++
 	}
+	if b.on[cardHits] && j-i == 4 {
+		if end := markedCard(t, i); end > 0 {
+			hits[cardHits]++
+			return end, true
+		}
+	}
 	if j-i > maxRunDigits || !worth(t, i, j) {
 		return j, false
 	}

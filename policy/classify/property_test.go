@@ -218,6 +218,10 @@ func TestDisguises(t *testing.T) {
 		"soft hyphens": strings.ReplaceAll(card, "1", "1\u00ad"), "zero-width spaces": strings.ReplaceAll(card, "1", "\u200b1"), "joiners": strings.ReplaceAll(card, "1", "1\u200d\u2060"),
 		"marks of direction": "\u202d" + strings.ReplaceAll(card, "1", "\u200e1") + "\u202c", "byte order marks": strings.ReplaceAll(card, "1", "\ufeff1"),
 		"variation selectors": strings.ReplaceAll(card, "1", "1\ufe0f"), "tags": strings.ReplaceAll(card, "1", "1\U000e0031"),
+		"Hangul fillers": strings.ReplaceAll(card, "1", "1\u3164"), "half-width fillers": strings.ReplaceAll(card, "1", "\uffa01"), "NUL": strings.ReplaceAll(card, "1", "1\x00"),
+		"DEL": strings.ReplaceAll(card, "1", "1\x7f"), "backspace": strings.ReplaceAll(card, "1", "1\b"), "next line": strings.ReplaceAll(card, "1", "1\u0085"),
+		"accents": strings.ReplaceAll(card, "1", "1\u0301"), "two accents": strings.ReplaceAll(card, "1", "1\u0301\u0323"), "accents on full width": strings.ReplaceAll(digits('０'), "１", "１\u0301"),
+		"keycaps": strings.ReplaceAll(card, "1", "1\ufe0f\u20e3"), "objects": strings.ReplaceAll(card, "1", "\ufffc1"), "Braille spaces": strings.ReplaceAll(card, "-", "\u2800"),
 		"no-break spaces": strings.ReplaceAll(card, "-", "\u00a0"), "thin spaces": strings.ReplaceAll(card, "-", "\u2009"), "ideographic spaces": strings.ReplaceAll(card, "-", "\u3000"),
 		"en dashes": strings.ReplaceAll(card, "-", "–"), "minus signs": strings.ReplaceAll(card, "-", "−"), "no-break hyphens": strings.ReplaceAll(card, "-", "\u2011"),
 	} {

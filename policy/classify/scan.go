@@ -21,6 +21,9 @@ const (
 // more than join digits.
 const softBreak = 0x1f
 
+// del is the one control character that JSON has unescaped.
+const del = 0x7f
+
 // reasons why a scan is partial.
 type reasons uint8
 
@@ -46,17 +49,17 @@ type scan struct {
 	why          reasons
 	expired      bool
 
-	hits           []int64 // by detector: the built-in ones, then the custom ones
-	before, during []int64 // scratch of nested
+	hits []int64 // by detector: the built-in ones, then the custom ones
 
 	stop func(n int) bool // looks at the clock, for the folder
 
-	levels [2]level // the body, and JSON inside one of its strings
-	fold   folder
-	lines  []byte // scratch of plain
-	words  []byte // scratch of keywords
-	ids    []uint32
-	text   strings.Builder // for external detectors
+	levels   [levels]level // the body, JSON inside one of its strings, and inside of that
+	fold     folder
+	softened []byte // scratch of soften
+	lines    []byte // scratch of plain
+	words    []byte // scratch of keywords
+	ids      []uint32
+	text     strings.Builder // for external detectors
 }
 
 // level is what a walk needs at one level of nesting.
@@ -64,11 +67,16 @@ type level struct {
 	frames    []frame
 	unescaped []byte
 	run       run
+	// before and during are scratch of nested.
+	before, during []int64
 }
 
 func newScan(c *Classifier) *scan {
 	n := builtinCount + len(c.custom)
-	s := &scan{c: c, hits: make([]int64, n), before: make([]int64, n), during: make([]int64, n)}
+	s := &scan{c: c, hits: make([]int64, n)}
+	for i := range s.levels[:deepestLevel] {
+		s.levels[i].before, s.levels[i].during = make([]int64, n), make([]int64, n)
+	}
 	s.stop = func(n int) bool {
 		s.look(n)
 		return s.expired
@@ -94,7 +102,7 @@ func (s *scan) release() {
 		l.unescaped = keep(l.unescaped)
 		l.run.text = keep(l.run.text)
 	}
-	s.words, s.lines = keep(s.words), keep(s.lines)
+	s.words, s.lines, s.softened = keep(s.words), keep(s.lines), keep(s.softened)
 	s.fold.buf, s.fold.out = keep(s.fold.buf), keep(s.fold.out)
 	if cap(s.ids) > keepScratch/4 {
 		s.ids = nil
@@ -163,31 +171,30 @@ func cutRunes(t []byte, n int) []byte {
 
 // scanText scans a piece of text that stands by itself.
 func (s *scan) scanText(t []byte, at depth) {
-	if at == nestedLevel {
+	if at == bodyLevel {
+		if t = s.take(t); len(t) == 0 {
+			return
+		}
+		s.collect(t)
+	}
+	if at == deepestLevel || !holdsJSON(t) {
 		s.detect(t)
 		return
 	}
-	if t = s.take(t); len(t) == 0 {
-		return
-	}
-	s.collect(t)
-	if !holdsJSON(t) {
-		s.detect(t)
-		return
-	}
-	s.nested(t, nil)
+	s.nested(t, nil, at)
 }
 
 // nested scans text that looks like JSON as it stands and decoded. Of each
 // detector the higher count holds, as both see the same text. starts are the
 // offsets of several texts in t; nil is one.
-func (s *scan) nested(t []byte, starts []int) {
-	copy(s.before, s.hits)
+func (s *scan) nested(t []byte, starts []int, at depth) {
+	lv := &s.levels[at]
+	copy(lv.before, s.hits)
 	s.detect(t)
-	copy(s.during, s.hits)
-	copy(s.hits, s.before)
+	copy(lv.during, s.hits)
+	copy(s.hits, lv.before)
 	if starts == nil {
-		s.walk(t, nestedLevel)
+		s.walk(t, at+1)
 	}
 	for i, start := range starts {
 		end := len(t)
@@ -195,10 +202,10 @@ func (s *scan) nested(t []byte, starts []int) {
 			end = starts[i+1] - 1
 		}
 		if part := t[start:end]; holdsJSON(part) {
-			s.walk(part, nestedLevel)
+			s.walk(part, at+1)
 		}
 	}
-	for i, n := range s.during {
+	for i, n := range lv.during {
 		s.hits[i] = max(s.hits[i], n)
 	}
 }
@@ -222,6 +229,9 @@ func (s *scan) detect(t []byte) {
 	if s.expired {
 		return
 	}
+	if bytes.IndexByte(t, del) >= 0 {
+		t = s.soften(t)
+	}
 	if !isASCII(t) {
 		t = s.fold.text(t, s.stop)
 		s.look(len(t) / 4)
@@ -238,6 +248,17 @@ func (s *scan) detect(t []byte) {
 	for i := range s.c.custom {
 		s.c.custom[i].scan(s, t, &s.hits[builtinCount+i])
 	}
+}
+
+// soften returns text with soft breaks for what can't be seen.
+func (s *scan) soften(t []byte) []byte {
+	s.softened = append(s.softened[:0], t...)
+	for i, c := range s.softened {
+		if c == del {
+			s.softened[i] = softBreak
+		}
+	}
+	return s.softened
 }
 
 // plain returns text with line breaks for soft ones.

@@ -8,7 +8,8 @@ import (
 
 // appendUnescaped appends the text of a JSON string without its quotes, and
 // stops once dst is longer than limit. Escapes that JSON does not know give the
-// escaped byte, lone surrogates U+FFFD.
+// escaped byte, lone surrogates U+FFFD, and control characters, which no text has
+// a use for, a soft break.
 func appendUnescaped(dst, raw []byte, limit int) []byte {
 	for len(raw) > 0 && len(dst) <= limit {
 		i := bytes.IndexByte(raw, '\\')
@@ -30,7 +31,7 @@ func appendUnescaped(dst, raw []byte, limit int) []byte {
 	return dst
 }
 
-var escapes = [256]byte{'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+var escapes = [256]byte{'b': softBreak, 'f': softBreak, 'n': '\n', 'r': '\r', 't': '\t'}
 
 // appendRune reads what follows \u, both halves of a surrogate pair.
 func appendRune(dst, raw []byte) (out, rest []byte) {
@@ -50,6 +51,9 @@ func appendRune(dst, raw []byte) (out, rest []byte) {
 			raw = raw[6:]
 		}
 		r = pair
+	}
+	if r < ' ' && r != '\n' && r != '\r' && r != '\t' || r == del {
+		r = softBreak
 	}
 	return utf8.AppendRune(dst, r), raw
 }

@@ -2,13 +2,15 @@ package classify
 
 import "bytes"
 
-// depth tells the body from JSON text inside one of its strings, which is
-// decoded once and not again.
+// depth tells the body from JSON text inside one of its strings, and from JSON
+// text inside of that, which is decoded, too, but nothing in it.
 type depth uint8
 
 const (
 	bodyLevel depth = iota
 	nestedLevel
+	deepestLevel
+	levels
 )
 
 // maxFrames bounds nesting. The gateway refuses bodies long before.
@@ -57,7 +59,7 @@ func (s *scan) walk(in []byte, d depth) {
 		st = w.step(st)
 	}
 	w.flush()
-	if d == nestedLevel || s.stopped() {
+	if d != bodyLevel || s.stopped() {
 		return
 	}
 	if w.space(); st == broken || w.at < len(in) {
@@ -239,7 +241,7 @@ func (w *walker) unescape(raw []byte) []byte {
 		return raw
 	}
 	limit := w.s.left
-	if w.depth == nestedLevel {
+	if w.depth != bodyLevel {
 		limit = len(raw)
 	}
 	w.lv.unescaped = appendUnescaped(w.lv.unescaped[:0], raw, limit)
@@ -302,22 +304,19 @@ func (w *walker) flush() {
 		r.reset()
 		return
 	}
-	if w.depth == nestedLevel {
-		w.s.detect(r.text)
-		r.reset()
-		return
-	}
 	json := false
 	for i, start := range r.starts {
 		end := len(r.text)
 		if i+1 < len(r.starts) {
 			end = r.starts[i+1] - 1
 		}
-		w.s.collect(r.text[start:end])
+		if w.depth == bodyLevel {
+			w.s.collect(r.text[start:end])
+		}
 		json = json || holdsJSON(r.text[start:end])
 	}
-	if json {
-		w.s.nested(r.text, r.starts)
+	if json && w.depth < deepestLevel {
+		w.s.nested(r.text, r.starts, w.depth)
 	} else {
 		w.s.detect(r.text)
 	}

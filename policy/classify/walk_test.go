@@ -181,8 +181,8 @@ func TestJoinedParts(t *testing.T) {
 	}
 }
 
-// TestJSONInStrings checks that a string of JSON is scanned both ways, counted
-// once, and not decoded again inside.
+// TestJSONInStrings checks that a string of JSON is scanned both ways and counted
+// once, and so is one inside of it, but none inside of that.
 func TestJSONInStrings(t *testing.T) {
 	c := mustNew(t, each())
 	f := func(want int64, content string) {
@@ -197,7 +197,14 @@ func TestJSONInStrings(t *testing.T) {
 	f(2, `{"to":"a\u0040example.com","cc":"b\u0040example.com"}`)
 	f(1, `{"to":"a@example.com"`)
 	f(2, `[a@example.com] and b@example.com`)
-	f(0, `{"inner":"{\"to\":\"a\\u0040example.com\"}"}`)
+	f(1, `{"inner":"{\"to\":\"a\\u0040example.com\"}"}`)
+	f(2, `{"inner":"{\"to\":\"a\\u0040example.com\"}","to":"b\u0040example.com"}`)
+	f(1, `{"content":[{"text":"x"},{"text":"{\"to\":\"a\\u0040example.com\"}"}]}`)
+	deep := `{"to":"a\u0040example.com"}`
+	for range 2 {
+		deep = `{"inner":` + quote(deep) + `}`
+	}
+	f(0, deep)
 	f(1, `"a@example.com"`)
 	two := `{"messages":[{"content":[{"text":"{\"a\":\"a\\u0040example.com\"}"},{"text":"[\"b\\u0040example.com\"]"},{"text":"c@example.com"}]}]}`
 	if got := scanBody(c, two).Findings[Email]; got != 2 {

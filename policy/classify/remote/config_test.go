@@ -91,3 +91,12 @@ func TestRevision(t *testing.T) {
 		seen = append(seen, r)
 	}
 }
+
+func TestDefaultConfig(t *testing.T) {
+	for shape, most := range map[string]int{Presidio: 50_000, Moderation: 30_000, Classify: 500} {
+		c := DefaultConfig(shape)
+		if c.Timeout != 300*time.Millisecond || c.Threshold != 0.5 || c.MaxText != most {
+			t.Errorf("%s: %+v", shape, c)
+		}
+	}
+}

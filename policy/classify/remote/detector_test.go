@@ -326,11 +326,16 @@ func TestPartOfTheText(t *testing.T) {
 	}
 }
 
-// TestFailuresAreLoggedOnce, and so is the recovery.
+// TestFailuresAreLoggedOnce, and so is the recovery; without a word of the text, or
+// of an answer that repeats it.
 func TestFailuresAreLoggedOnce(t *testing.T) {
 	var status atomic.Int64
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(int(status.Load()))
+		if status.Load() != http.StatusOK {
+			_, _ = io.Copy(w, r.Body)
+			return
+		}
 		_, _ = io.WriteString(w, "[]")
 	}))
 	defer srv.Close()
@@ -340,9 +345,11 @@ func TestFailuresAreLoggedOnce(t *testing.T) {
 	d := mustNew(t, c)
 	for _, s := range []int64{200, 500, 503, 200, 200, 500} {
 		status.Store(s)
-		_, _ = d.Detect(t.Context(), "text")
+		if _, err := d.Detect(t.Context(), "MarkedText"); err != nil && strings.Contains(err.Error(), "MarkedText") {
+			t.Errorf("the error quotes the text: %v", err)
+		}
 	}
-	if got := logged.String(); strings.Count(got, "a detector fails") != 2 || strings.Count(got, "a detector works again") != 1 || !strings.Contains(got, "detector=d") {
+	if got := logged.String(); strings.Contains(got, "MarkedText") || strings.Count(got, "a detector fails") != 2 || strings.Count(got, "a detector works again") != 1 || !strings.Contains(got, "detector=d") {
 		t.Error(got)
 	}
 }
