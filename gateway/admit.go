@@ -138,6 +138,7 @@ func (ex *exchange) scan(*fasthttp.RequestCtx) *rejection {
 	ex.requested = string(ex.req.Model)
 	ex.model = ex.st.Models.find(ex.requested, ex.principal)
 	if ex.model == nil {
+		ex.requested = ex.st.Models.onRecord(ex.requested)
 		return modelNotFound()
 	}
 	return nil

@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net/url"
 	"slices"
@@ -86,6 +88,18 @@ func (m *Models) find(name string, p *tenancy.Principal) *Model {
 // credential is for it.
 func (m *Model) allowed(p *tenancy.Principal) bool {
 	return p.Tenant.AllowsModel(m.Name) && p.Scope.AllowsModel(m.Name)
+}
+
+// onRecord is what the ledger keeps of a model's name that was refused: the name
+// if the configuration has it. Any other is the client's own text, which can be a
+// credential pasted into the wrong field, so that a digest stands for it: equal
+// names have equal ones, and who suspects a name can compare.
+func (m *Models) onRecord(name string) string {
+	if m.byName[name] != nil {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return "sha256:" + hex.EncodeToString(sum[:8])
 }
 
 func (m *Model) listing() openai.Model {

@@ -82,7 +82,6 @@ func TestLogHoldsNoText(t *testing.T) {
 				t.Errorf("the log does not tell of the request:\n%s", said)
 			}
 			for _, row := range r.ledger.all() {
-				row.RequestedModel = "" // the client's word, and its bill's
 				said += fmt.Sprintf("%+v\n", *row)
 			}
 			said += fmt.Sprint(resp.Header) + text

@@ -136,7 +136,7 @@ type Row struct {
 	// Dialect is openai or anthropic.
 	Dialect string
 	// Model is the model after alias resolution; RequestedModel what the
-	// client wrote, bounded and checked by the gateway.
+	// client wrote, or where the configuration has no such name a digest of it.
 	Model, RequestedModel string
 	// Pool and Worker served the last attempt; empty if none was sent.
 	Pool, Worker string

@@ -72,15 +72,11 @@ type WorkerError struct {
 func MapWorkerError(status int, body []byte) WorkerError {
 	switch status {
 	case http.StatusBadRequest:
-		return requestError(parseWorkerError(body))
+		return requestError(parseWorkerError(body), true)
 	case http.StatusRequestTimeout, http.StatusConflict, http.StatusUnprocessableEntity:
 		// The words of these are not kept, but a context that is too long has
 		// its code whatever the status.
-		w := parseWorkerError(body)
-		if !w.aboutContext() {
-			w.message = ""
-		}
-		return requestError(w)
+		return requestError(parseWorkerError(body), false)
 	case http.StatusRequestEntityTooLarge:
 		return WorkerError{
 			Status: http.StatusRequestEntityTooLarge, Cause: CauseRequest,
@@ -105,7 +101,7 @@ func MapWorkerError(status int, body []byte) WorkerError {
 func MapStreamError(data []byte) WorkerError {
 	w := parseWorkerError(data)
 	if w.status == http.StatusBadRequest || w.aboutContext() {
-		return requestError(w)
+		return requestError(w, w.status == http.StatusBadRequest)
 	}
 	return upstreamError(CauseFault)
 }
@@ -117,7 +113,9 @@ func upstreamError(cause Cause) WorkerError {
 	}
 }
 
-func requestError(w workerError) WorkerError {
+// requestError tells of a request that the worker refused; in its words where they
+// are of a 400, and otherwise in the gateway's own.
+func requestError(w workerError, words bool) WorkerError {
 	e := WorkerError{
 		Status: http.StatusBadRequest, Cause: CauseRequest,
 		Body: ErrorBody{
@@ -125,12 +123,13 @@ func requestError(w workerError) WorkerError {
 			Type:    typeInvalid, Param: w.clientParam(), Code: "invalid_request",
 		},
 	}
-	if w.message != "" {
-		e.Body.Message = cutText(w.message, maxWorkerText)
-	}
 	if w.aboutContext() {
 		e.Cause = CauseContext
+		e.Body.Message = "The input is longer than the model's context. Shorten it, or ask for less output."
 		e.Body.Param, e.Body.Code = "", "context_length_exceeded"
+	}
+	if words && w.message != "" {
+		e.Body.Message = cutText(w.message, maxWorkerText)
 	}
 	return e
 }

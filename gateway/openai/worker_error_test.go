@@ -51,6 +51,9 @@ func TestMapWorkerErrorRecordings(t *testing.T) {
 	}})
 }
 
+// ownWordsOnContext stands for a worker's where its status is not 400.
+const ownWordsOnContext = "The input is longer than the model's context. Shorten it, or ask for less output."
+
 func TestMapWorkerErrorStatuses(t *testing.T) {
 	const secret = "s3cr3t /opt/models http://10.0.0.1"
 	bodies := []string{
@@ -112,7 +115,7 @@ func TestMapWorkerErrorTexts(t *testing.T) {
 	f(400, `{"error":{"message":"abc`, refused(refusedText, ""))
 	f(400, `{"error":{"message":"abc","param":"input_tokens"}}`, context("abc"))
 	f(400, `{"error":{"message":"This model's maximum context length is 5 tokens."}}`, context("This model's maximum context length is 5 tokens."))
-	f(422, `{"error":{"message":"This model's maximum context length is 5 tokens."}}`, context("This model's maximum context length is 5 tokens."))
+	f(422, `{"error":{"message":"This model's maximum context length is 5 tokens."}}`, context(ownWordsOnContext))
 
 	long := strings.Repeat("é", 1000)
 	got := MapWorkerError(400, []byte(`{"error":{"message":"x`+long+`"}}`)).Body.Message
@@ -137,7 +140,7 @@ func TestMapStreamError(t *testing.T) {
 	f(`{"object":"error","message":"x","code":500}`, fault)
 	f(`{"error":{"message":"bad","code":400,"param":"body.n"}}`, WorkerError{Status: 400, Cause: CauseRequest, Body: refused("bad", "n")})
 	f(`{"error":{"message":"maximum context length","code":500}}`, WorkerError{Status: 400, Cause: CauseContext, Body: ErrorBody{
-		Message: "maximum context length", Type: "invalid_request_error", Code: "context_length_exceeded",
+		Message: ownWordsOnContext, Type: "invalid_request_error", Code: "context_length_exceeded",
 	}})
 }
 
