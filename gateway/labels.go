@@ -19,35 +19,50 @@ const maxClaimLabels = 64
 // malformedLabel says what a label must look like, never what it was.
 const malformedLabel = "a label must be 1 to 63 characters of a-z, 0-9 and inner dashes"
 
-// declaredLabels are those known without a scan, sorted and without repeats: the
-// tenant's own, those of a listed caller's header, and those of the configured
-// claim. A source can add labels, never take one away.
+// declaredLabels are those of the request at hand.
 func (ex *exchange) declaredLabels(h *fasthttp.RequestHeader) ([]string, *rejection) {
-	labels := slices.Clone(ex.principal.Tenant.ContentLabels)
-	labels, rej := ex.headerLabels(labels, h)
-	if rej != nil {
-		return nil, rej
+	var values []string
+	for _, v := range h.PeekAll(labelHeader) {
+		values = append(values, string(v))
 	}
-	if labels, rej = ex.claimLabels(labels); rej != nil {
-		return nil, rej
+	labels, ignored, rej := ex.st.declaredLabels(ex.principal, values)
+	if ignored {
+		ex.g.parts.Meter.LabelIgnored()
 	}
-	slices.Sort(labels)
-	return slices.Compact(labels), nil
+	return labels, rej
 }
 
-// headerLabels adds the labels of the header, which counts for listed callers
-// only: those of others are counted and have no effect, malformed or not.
-func (ex *exchange) headerLabels(labels []string, h *fasthttp.RequestHeader) ([]string, *rejection) {
-	values := h.PeekAll(labelHeader)
-	if len(values) == 0 {
-		return labels, nil
+// DeclaredLabels are the labels known of a request without a scan, sorted and
+// without repeats: the tenant's own, those of a listed caller's header, of which
+// values are the lines, and those of the configured claim. A source can add labels,
+// never take one away. ignored says that the header has no effect, since its sender
+// is not listed. The error is the text with which a gateway refuses the request.
+func (st *State) DeclaredLabels(p *tenancy.Principal, values []string) (labels []string, ignored bool, err error) {
+	labels, ignored, rej := st.declaredLabels(p, values)
+	if rej != nil {
+		return nil, ignored, rej
 	}
-	if !slices.Contains(ex.st.LabelPrincipals, ex.principal.ID) {
-		ex.g.parts.Meter.LabelIgnored()
-		return labels, nil
+	return labels, ignored, nil
+}
+
+func (st *State) declaredLabels(p *tenancy.Principal, values []string) (labels []string, ignored bool, rej *rejection) {
+	labels = slices.Clone(p.Tenant.ContentLabels)
+	if ignored = len(values) > 0 && !slices.Contains(st.LabelPrincipals, p.ID); !ignored {
+		if labels, rej = headerLabels(labels, values); rej != nil {
+			return nil, false, rej
+		}
 	}
+	if labels, rej = claimLabels(labels, st.LabelClaim, p.Claims); rej != nil {
+		return nil, ignored, rej
+	}
+	slices.Sort(labels)
+	return slices.Compact(labels), ignored, nil
+}
+
+// headerLabels adds the labels of the header.
+func headerLabels(labels, values []string) ([]string, *rejection) {
 	for _, v := range values {
-		for part := range strings.SplitSeq(string(v), ",") {
+		for part := range strings.SplitSeq(v, ",") {
 			part = strings.TrimSpace(part)
 			if !validLabel(part) {
 				return nil, invalid("invalid_request", "", "header x-sluice-content-labels: "+malformedLabel)
@@ -62,11 +77,11 @@ func (ex *exchange) headerLabels(labels []string, h *fasthttp.RequestHeader) ([]
 // of labels with spaces between them. A token with a label that is none comes from
 // an issuer that means something else by the claim, so its bearer is refused
 // rather than taken for somebody without labels.
-func (ex *exchange) claimLabels(labels []string) ([]string, *rejection) {
-	if ex.st.LabelClaim == "" {
+func claimLabels(labels []string, name string, claims map[string]any) ([]string, *rejection) {
+	if name == "" {
 		return labels, nil
 	}
-	claim, there := ex.principal.Claims[ex.st.LabelClaim]
+	claim, there := claims[name]
 	if !there || claim == nil {
 		return labels, nil
 	}

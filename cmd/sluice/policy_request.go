@@ -17,6 +17,7 @@ import (
 	"github.com/sluicegate/sluice/gateway/openai"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/policy/policytest"
+	"github.com/sluicegate/sluice/tenancy"
 	"github.com/sluicegate/sluice/tenancy/authn"
 )
 
@@ -50,13 +51,16 @@ func (l *policyLoader) request(ctx context.Context, file, id string, set *policy
 		return nil, locatedIn(dir, err)
 	}
 	values := map[string]any{"now": l.now.UTC(), "request.n": int64(1), "content.declared_labels": []string{}}
-	if err := l.identity(doc, values); err != nil {
+	keyClaims, err := l.identity(doc, values)
+	if err != nil {
 		return nil, fmt.Errorf("cannot read the request: %s: %w", file, err)
 	}
 	prompts := int64(0)
 	if doc.HTTP != nil {
-		var err error
-		if prompts, err = l.http(ctx, doc.HTTP, values); err != nil {
+		if prompts, err = l.http(ctx, doc.HTTP, values); err == nil {
+			err = l.declared(doc, values, keyClaims)
+		}
+		if err != nil {
 			at := doc.HTTP.At
 			return nil, fmt.Errorf("cannot read the request: %s:%d:%d: %w", file, at.Line, at.Col, err)
 		}
@@ -114,21 +118,22 @@ func findRecord(data []byte, id string) (*policy.Record, error) {
 }
 
 // identity fills in what the tenants file says of a tenant or a key that is named and described no further.
-func (l *policyLoader) identity(doc *policy.RequestDoc, values map[string]any) error {
+// It returns all claims of the key.
+func (l *policyLoader) identity(doc *policy.RequestDoc, values map[string]any) (claims map[string]any, err error) {
 	if l.cfg == nil {
-		return nil
+		return nil, nil
 	}
 	directory, err := authn.LoadFile(l.cfg.Tenants.File)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	id, _ := doc.Values["tenant.id"].(string)
 	if key, ok := doc.Values["principal.key_id"].(string); ok {
 		k, err := findKey(l.cfg, directory, key)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		id = k.Tenant
+		id, claims = k.Tenant, k.Claims
 		values["principal.kind"], values["principal.id"], values["principal.subject"], values["principal.issuer"] = "api_key", "key:"+k.ID, k.Name, ""
 		values["principal.groups"], values["principal.scopes"] = append([]string{}, k.Groups...), append([]string{}, k.Scopes...)
 		for name := range l.claims() {
@@ -139,12 +144,49 @@ func (l *policyLoader) identity(doc *policy.RequestDoc, values map[string]any) e
 	}
 	t := directory.Tenant(id)
 	if t == nil {
-		return nil // a tenant of the document's own
+		return claims, nil // a tenant of the document's own
 	}
 	labels := map[string]string{}
 	maps.Copy(labels, t.Labels)
 	values["tenant.id"], values["tenant.team"], values["tenant.tier"], values["tenant.labels"] = t.ID, t.Team, t.Tier, labels
 	values["content.declared_labels"] = append([]string{}, t.ContentLabels...)
+	return claims, nil
+}
+
+// labelHeader is where a caller declares labels.
+const labelHeader = "x-sluice-content-labels"
+
+// declared adds the labels that the header or the claim of an HTTP request declares, as the gateway does.
+// What the document says of its caller counts before what the tenants file says.
+func (l *policyLoader) declared(doc *policy.RequestDoc, values, keyClaims map[string]any) error {
+	if l.cfg == nil {
+		return nil // whom a gateway believes is not known
+	}
+	caller := maps.Clone(values)
+	maps.Copy(caller, doc.Values)
+	p := tenancy.Principal{Claims: maps.Clone(keyClaims), Tenant: &tenancy.Tenant{}}
+	p.ID, _ = caller["principal.id"].(string)
+	p.Tenant.ContentLabels, _ = values["content.declared_labels"].([]string)
+	if p.Claims == nil {
+		p.Claims = map[string]any{}
+	}
+	for name := range l.claims() {
+		if claim, given := caller["principal.claims."+name]; given {
+			p.Claims[name] = claim
+		}
+	}
+	var lines []string
+	for name, v := range doc.HTTP.Headers {
+		if strings.EqualFold(name, labelHeader) {
+			lines = append(lines, v)
+		}
+	}
+	st := gateway.State{LabelPrincipals: l.cfg.Policy.LabelPrincipals, LabelClaim: l.cfg.Labels.Claim}
+	labels, _, err := st.DeclaredLabels(&p, lines)
+	if err != nil {
+		return fmt.Errorf("a gateway refuses the request before any policy: %w", err)
+	}
+	values["content.declared_labels"] = append([]string{}, labels...)
 	return nil
 }
 
