@@ -48,6 +48,10 @@ func (n *notedDecisions) Decided(id, requestID string, at time.Time, in *policy.
 
 // Rehearsed implements Decisions.
 func (n *notedDecisions) Rehearsed(id string, at time.Time, o policy.RehearsalOutcome) {
+	if o.LeftOut {
+		n.note(id, "left out")
+		return
+	}
 	n.note(id, "would deny %d", len(o.WouldDeny))
 }
 

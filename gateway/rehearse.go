@@ -191,6 +191,9 @@ func (r *rehearsal) begin() {
 func (r *rehearsal) leaveOut() {
 	r.g.parts.Meter.RehearsalSkipped()
 	r.lazy.drop()
+	if r.logged {
+		r.g.parts.Decisions.Rehearsed(r.decisionID, time.Now(), policy.RehearsalOutcome{LeftOut: true})
+	}
 	r.end()
 }
 

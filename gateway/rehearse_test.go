@@ -194,8 +194,8 @@ func TestRehearsalsAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestLeftOutIsSettled: a decision whose rehearsal was left out, before or after its
-// answer was whole, is settled in the log all the same.
+// TestLeftOutIsSettled: of a decision whose rehearsal was left out, before or after its
+// answer was whole, the log says so, and it is settled all the same.
 func TestLeftOutIsSettled(t *testing.T) {
 	for name, body := range map[string]string{"unary": chatBody, "stream": streamBody} {
 		open := make(chan struct{})
@@ -218,7 +218,7 @@ func TestLeftOutIsSettled(t *testing.T) {
 		eventually(t, "the end", func() bool { return r.g.InFlight() == 0 && r.g.rehearsals.open.Load() == 0 && r.meter.count() == 1 })
 		r.g.rehearsals.bytes.Add(-maxRehearsalBytes)
 		r.idle()
-		if len(log.lines) != 2 || log.lines[1] != `completed in "p"` || r.meter.skipped.Load() != 1 || len(r.meter.rehearsals()) != 0 {
+		if len(log.lines) != 3 || log.lines[1] != "left out" || log.lines[2] != `completed in "p"` || r.meter.skipped.Load() != 1 || len(r.meter.rehearsals()) != 0 {
 			t.Errorf("%s: noted %q, %d left out", name, log.lines, r.meter.skipped.Load())
 		}
 	}

@@ -248,6 +248,8 @@ type ShadowRecord struct {
 	Effects     []RecordEffect    `json:"effects"`
 	Annotations map[string]string `json:"annotations"`
 	ShadowUnits int64             `json:"shadow_units"`
+	// LeftOut: the rehearsal found no room, and what it would have said is not known.
+	LeftOut bool `json:"left_out,omitempty"`
 }
 
 // SettlementRecord is the line for the end of a response.

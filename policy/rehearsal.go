@@ -37,6 +37,9 @@ type RehearsalOutcome struct {
 	// LogInFull says that one of the bindings matched, so the decision is logged
 	// whatever the sampling.
 	LogInFull bool
+	// LeftOut says that the rehearsal found no room and nothing is known of it. The
+	// decision is logged all the same, since a binding may have matched.
+	LeftOut bool
 	// Cost of the rehearsal alone; Units is zero.
 	Cost CostReport
 }
@@ -113,6 +116,7 @@ func (o *RehearsalOutcome) Record(opts RecordOptions) *ShadowRecord {
 	return &ShadowRecord{
 		Type: "shadow", DecisionID: opts.DecisionID, Timestamp: opts.Time.UTC(), WouldDeny: recordRules(o.WouldDeny), Errors: recordRules(o.Errors),
 		Effects: recordEffects(o.Fired), Annotations: notNilMap(o.Annotations), ShadowUnits: o.Cost.ShadowUnits,
+		LeftOut: o.LeftOut,
 	}
 }
 

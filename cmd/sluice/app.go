@@ -257,9 +257,7 @@ func (a *app) details() (words []string) {
 	if a.base.identities.failing() {
 		words = append(words, "provider_down")
 	}
-	if a.decisions != nil && !a.decisions.Ready() {
-		words = append(words, "decision_log_full")
-	}
+	words = append(words, a.decisionDetails()...)
 	words = append(words, a.storeDetails()...)
 	switch {
 	case a.ledger.Healthy() != nil:

@@ -355,6 +355,9 @@ func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
 	if c.keys.Failing() {
 		n[state{"keys", "failing"}] = 1
 	}
+	if c.decisions != nil && c.decisions.Stats().Failing {
+		n[state{"decision_log", "failing"}] = 1
+	}
 	for s, count := range n {
 		gauge(ch, descDegraded, float64(count), s.part, s.reason)
 	}

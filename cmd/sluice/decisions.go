@@ -39,3 +39,18 @@ func (a *app) openDecisions() error {
 	})
 	return nil
 }
+
+// decisionDetails says what is amiss with the decision log: it can't be written, whether or not requests
+// are refused for it.
+func (a *app) decisionDetails() (words []string) {
+	if a.decisions == nil {
+		return nil
+	}
+	if a.decisions.Stats().Failing {
+		words = append(words, "decision_log_failing")
+	}
+	if !a.decisions.Ready() {
+		words = append(words, "decision_log_full")
+	}
+	return words
+}

@@ -159,9 +159,41 @@ func TestFullDecisionLogRefuses(t *testing.T) {
 	r.hangups <- struct{}{}
 	soon(t, "the reload", stackPatience, func() bool { return r.status().Last != nil })
 	soon(t, "a refusal", stackPatience, func() bool { status, _ := r.ask("acme"); return status == 503 })
-	if got := r.readyz(); !strings.Contains(got, `"details":["reload_failed","decision_log_full"]`) {
-		t.Errorf("/readyz says %s", got)
-	}
+	soon(t, "the word of it", stackPatience, func() bool {
+		return strings.Contains(r.readyz(), `"details":["reload_failed","decision_log_failing","decision_log_full"]`)
+	})
 	rename(t, filepath.Join(r.d.dir, "gone"), filepath.Join(r.d.dir, "log"))
 	soon(t, "requests to be served again", stackPatience, func() bool { status, _ := r.ask("acme"); return status == 200 })
+}
+
+// A log that can't be written serves on by default, and is told of all the same.
+func TestFailingDecisionLogIsTold(t *testing.T) {
+	r := startReloading(t, unwatched, func(dir string) {
+		if err := os.Mkdir(filepath.Join(dir, "log"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		editConfig(dir, "decisionLog: { path: log/decisions.jsonl }\n")
+	})
+	const series = `sluice_degraded{part="decision_log",reason="failing"} 1`
+	if got := r.readyz(); strings.Contains(got, "decision_log") || strings.Contains(metricsText(t, r.a), series) {
+		t.Fatalf("before: /readyz says %s", got)
+	}
+	// The path leads nowhere once the file is opened anew.
+	rename(t, filepath.Join(r.d.dir, "log"), filepath.Join(r.d.dir, "gone"))
+	r.hangups <- struct{}{}
+	soon(t, "the reload", stackPatience, func() bool { return r.status().Last != nil })
+	if status, _ := r.ask("acme"); status != 200 {
+		t.Fatalf("got %d", status)
+	}
+	soon(t, "the word of it", stackPatience, func() bool { return strings.Contains(r.readyz(), `"decision_log_failing"`) })
+	if got := metricsText(t, r.a); !strings.Contains(got, series) {
+		t.Errorf("no series %s", series)
+	}
+	if status, _ := r.ask("acme"); status != 200 {
+		t.Errorf("with a failing log: got %d", status)
+	}
+	rename(t, filepath.Join(r.d.dir, "gone"), filepath.Join(r.d.dir, "log"))
+	soon(t, "the end of it", stackPatience, func() bool {
+		return !strings.Contains(r.readyz(), "decision_log") && !strings.Contains(metricsText(t, r.a), series)
+	})
 }

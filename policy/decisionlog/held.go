@@ -5,16 +5,24 @@ import (
 	"sync"
 )
 
+// writtenPerRecord is how many more ids than records are remembered: an id is small, and forgetting one loses a
+// settlement.
+const writtenPerRecord = 8
+
 // held are decision records that sampling leaves out and that a rehearsal may
 // still call for: a binding that only audits is matched after the verdict, and
-// a decision it matches is kept whatever the sampling. Safe for concurrent use.
+// a decision it matches is kept whatever the sampling. Once such a record is
+// written its id stays here until the settlement, which is written as well. Safe
+// for concurrent use.
 type held struct {
 	maxRecords, maxBytes int
 
-	mu    sync.Mutex // protects the rest
-	byID  map[string]*list.Element
-	order *list.List // of *heldRecord, oldest first
-	bytes int
+	mu   sync.Mutex // protects the rest
+	byID map[string]*list.Element
+	// lines are records that wait, written those whose line was; both of
+	// *heldRecord, oldest first.
+	lines, written *list.List
+	bytes          int
 }
 
 type heldRecord struct {
@@ -25,40 +33,47 @@ type heldRecord struct {
 }
 
 func newHeld(records int, bytes int64) *held {
-	return &held{maxRecords: records, maxBytes: int(bytes), byID: map[string]*list.Element{}, order: list.New()}
+	return &held{maxRecords: records, maxBytes: int(bytes), byID: map[string]*list.Element{}, lines: list.New(), written: list.New()}
 }
 
 // put holds a copy of a line. It returns the lines of the oldest records where
-// there is no more room for them: they are written rather than lost.
+// there is no more room for them: they are written rather than lost, and count as
+// written from now on.
 func (h *held) put(id string, line []byte) (crowdedOut [][]byte) {
 	r := &heldRecord{id: id, line: append([]byte(nil), line...)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.removeLocked(h.byID[id])
-	h.byID[id] = h.order.PushBack(r)
+	h.byID[id] = h.lines.PushBack(r)
 	h.bytes += len(r.line)
-	for h.order.Len() > h.maxRecords || h.bytes > h.maxBytes && h.order.Len() > 1 {
-		old := h.removeLocked(h.order.Front())
-		if !old.kept {
-			crowdedOut = append(crowdedOut, old.line)
-		}
+	for h.lines.Len() > h.maxRecords || h.bytes > h.maxBytes && h.lines.Len() > 1 {
+		crowdedOut = append(crowdedOut, h.writeLocked(h.lines.Front()))
 	}
 	return crowdedOut
 }
 
 // keep returns the line of a held record, which from now on counts as written.
-// It is nil for a record that is not held.
+// It is nil for a record that is not held, or that was written before.
 func (h *held) keep(id string) []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e := h.byID[id]
-	if e == nil {
+	if e == nil || e.Value.(*heldRecord).kept {
 		return nil
 	}
-	r := e.Value.(*heldRecord)
+	return h.writeLocked(e)
+}
+
+// writeLocked turns a record that waits into one that was written, and returns
+// its line. Of those that were written the oldest are forgotten beyond the bound.
+func (h *held) writeLocked(e *list.Element) []byte {
+	r := h.removeLocked(e)
 	line := r.line
 	r.line, r.kept = nil, true
-	h.bytes -= len(line)
+	h.byID[r.id] = h.written.PushBack(r)
+	if h.written.Len() > writtenPerRecord*h.maxRecords {
+		h.removeLocked(h.written.Front())
+	}
 	return line
 }
 
@@ -78,14 +93,20 @@ func (h *held) removeLocked(e *list.Element) *heldRecord {
 	if e == nil {
 		return nil
 	}
-	r := h.order.Remove(e).(*heldRecord)
+	r := e.Value.(*heldRecord)
+	if r.kept {
+		h.written.Remove(e)
+	} else {
+		h.lines.Remove(e)
+	}
 	delete(h.byID, r.id)
 	h.bytes -= len(r.line)
 	return r
 }
 
+// len counts the records that wait for a rehearsal.
 func (h *held) len() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.order.Len()
+	return h.lines.Len()
 }

@@ -55,7 +55,7 @@ spec: { policyName: limited, actions: [Deny] }
 		fmt.Sprintf(text, "errs", "erring", "tenant.labels['none'] == ''", "Deny") + limited
 	models := []string{"m", "denied", "warned", "audited", "noted", "erring"}
 	set, err := policy.Load(policy.Config{
-		Pools: []policy.Pool{{Name: "a", Models: models}}, Claims: map[string]string{"dept": "string", "score": "double"},
+		Pools: []policy.Pool{{Name: "a", Models: models, Salted: []string{"*"}}}, Claims: map[string]string{"dept": "string", "score": "double"},
 	}, fstest.MapFS{"p.yaml": {Data: []byte(all)}})
 	if err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ type Log struct {
 
 	sampledOut, failures, bytes atomic.Uint64
 	written                     [kinds]atomic.Uint64
+	failing                     atomic.Bool
 }
 
 // Counts are numbers of records by type.
@@ -54,6 +55,9 @@ type Stats struct {
 	// Queued records wait for the writer, QueuedBytes bytes of them; Held ones
 	// wait for a rehearsal to say whether they are kept.
 	Queued, QueuedBytes, Held int
+	// Failing is whether the last attempt to write has failed. It is tried again
+	// every second while records wait.
+	Failing bool
 }
 
 // Open checks the configuration and opens the file, which it creates with
@@ -124,11 +128,10 @@ func (l *Log) Decided(id, requestID string, at time.Time, in *policy.Input, d *p
 func (l *Log) keeps(id string, d *policy.Decision) bool { return l.sample.keeps(id) || !plain(d) }
 
 // Rehearsed notes the outcome of a rehearsal, if there is anything to say: a
-// binding matched, or an expression failed or was skipped. A decision that
-// sampling has left out is then written before it. A rehearsal that was skipped
-// is not noted.
+// binding matched, an expression failed or was skipped, or the rehearsal itself
+// was left out. A decision that sampling has left out is then written before it.
 func (l *Log) Rehearsed(id string, at time.Time, o policy.RehearsalOutcome) {
-	if !o.LogInFull && len(o.WouldDeny)+len(o.Errors) == 0 && o.Skipped == 0 {
+	if !o.LogInFull && len(o.WouldDeny)+len(o.Errors) == 0 && o.Skipped == 0 && !o.LeftOut {
 		l.letGo(id)
 		return
 	}
@@ -179,7 +182,7 @@ func (l *Log) Stats() Stats {
 		Written: counts(func(k kind) uint64 { return l.written[k].Load() }),
 		Dropped: counts(func(k kind) uint64 { return dropped[k] }), SampledOut: l.sampledOut.Load(),
 		Bytes: l.bytes.Load(), Rotations: l.file.rotations.Load(), Errors: l.failures.Load(),
-		Queued: queued, QueuedBytes: size, Held: l.held.len(),
+		Queued: queued, QueuedBytes: size, Held: l.held.len(), Failing: l.failing.Load(),
 	}
 }
 

@@ -109,6 +109,25 @@ func TestRehearsalKeepsDecision(t *testing.T) {
 	}
 }
 
+// TestLeftOutRehearsal: a decision whose rehearsal found no room is kept, since one
+// of its bindings may have matched, and the log says that it was left out.
+func TestLeftOutRehearsal(t *testing.T) {
+	set, in := testSet(t), testInput("m")
+	l := testLog(t, leftOut)
+	d := set.Decide(t.Context(), in)
+	l.Decided("id", "", testTime, in, d)
+	l.Rehearsed("id", testTime, policy.RehearsalOutcome{LeftOut: true})
+	l.Settled("id", testTime, "completed", "a", policy.Usage{}, d, nil, nil)
+	finish(t, l)
+	lines := readLines(t, l.cfg.Path)
+	if got, want := summary(lines), "decision:id shadow:id settlement:id"; got != want {
+		t.Fatalf("lines %s, want %s", got, want)
+	}
+	if !strings.Contains(lines[1].text, `"left_out":true`) {
+		t.Errorf("shadow %s", lines[1].text)
+	}
+}
+
 // TestSkippedRehearsal: without an outcome a held record goes with its
 // settlement.
 func TestSkippedRehearsal(t *testing.T) {
@@ -129,16 +148,45 @@ func TestSkippedRehearsal(t *testing.T) {
 // TestHeldRecordsAreBounded: the oldest are written rather than lost.
 func TestHeldRecordsAreBounded(t *testing.T) {
 	set, in := testSet(t), testInput("m")
-	l := testLog(t, func(c *Config) { leftOut(c); c.Queue = 3 })
-	for i := range 5 {
+	l := testLog(t, func(c *Config) { leftOut(c); c.Queue = 5 })
+	for i := range 7 {
 		l.Decided(fmt.Sprint(i), "", testTime, in, set.Decide(t.Context(), in))
 	}
-	if s := l.Stats(); s.Held != 3 || s.Queued != 2 {
+	if s := l.Stats(); s.Held != 5 || s.Queued != 2 {
 		t.Errorf("%+v", s)
 	}
+	// What was crowded out has its settlement, and is written once; what was not goes.
+	d := set.Decide(t.Context(), in)
+	l.Rehearsed("1", testTime, policy.RehearsalOutcome{LogInFull: true})
+	for i := range 7 {
+		l.Settled(fmt.Sprint(i), testTime, "completed", "a", policy.Usage{}, d, nil, nil)
+	}
 	finish(t, l)
-	if got := summary(readLines(t, l.cfg.Path)); got != "decision:0 decision:1" {
-		t.Error(got)
+	if got, want := summary(readLines(t, l.cfg.Path)), "decision:0 decision:1 shadow:1 settlement:0 settlement:1"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if s := l.Stats(); s.Held != 0 || s.SampledOut != 5 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestWrittenIDsAreBounded: beyond the bound the oldest are forgotten.
+func TestWrittenIDsAreBounded(t *testing.T) {
+	h := newHeld(2, 1<<20)
+	for i := range 30 {
+		h.put(fmt.Sprint(i), []byte("x"))
+	}
+	if n := len(h.byID); n != 2+2*writtenPerRecord {
+		t.Errorf("%d ids", n)
+	}
+	if was, _ := h.settle("11"); was {
+		t.Error("the oldest is remembered")
+	}
+	if was, kept := h.settle("12"); !was || !kept {
+		t.Errorf("the last within the bound: %v %v", was, kept)
+	}
+	if was, kept := h.settle("28"); !was || kept {
+		t.Errorf("one that waits: %v %v", was, kept)
 	}
 }
 

@@ -103,6 +103,7 @@ func (w *writer) attempt() bool {
 	}
 	if err != nil {
 		first := w.failure == nil
+		w.l.failing.Store(true)
 		// The next attempt opens the path anew: it can be on another disk by then.
 		w.failure = errors.Join(err, w.l.file.release())
 		if first {
@@ -114,6 +115,7 @@ func (w *writer) attempt() bool {
 	}
 	if w.failure != nil {
 		w.failure = nil
+		w.l.failing.Store(false)
 		w.l.log.LogAttrs(context.Background(), slog.LevelInfo, "the decision log can be written again", slog.String("file", w.l.cfg.Path))
 	}
 	w.finish()

@@ -24,7 +24,7 @@ func TestRunWaitsForTheDisk(t *testing.T) {
 		}
 		synctest.Wait()
 		before := l.Stats()
-		if before.Errors == 0 || before.Written.Decision > 2 || l.Ready() {
+		if before.Errors == 0 || before.Written.Decision > 2 || !before.Failing || l.Ready() {
 			t.Errorf("with a full disk: %+v, ready %v", before, l.Ready())
 		}
 		time.Sleep(3*time.Second + time.Millisecond)
@@ -35,7 +35,7 @@ func TestRunWaitsForTheDisk(t *testing.T) {
 		lift()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if s := l.Stats(); s.Written.Decision != 5 || s.Queued != 0 || !l.Ready() {
+		if s := l.Stats(); s.Written.Decision != 5 || s.Queued != 0 || s.Failing || !l.Ready() {
 			t.Errorf("with room: %+v, ready %v", s, l.Ready())
 		}
 		cancel()
