@@ -317,8 +317,16 @@ func TestLoadDearYAML(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"blank lines":            {"x: |\n" + strings.Repeat("\n", 1_000_000), "p.yaml:102:1: more than 100 blank lines in a row: remove them"},
 		"lines of spaces":        {"# a\n---\nx: >\n\n" + strings.Repeat("  \n", 300_000), "p.yaml:104:1: more than 100 blank lines in a row: remove them"},
-		"a mapping of lines":     {entries(90_000, "a%d: 1\n"), "p.yaml:16667:9: a document has at most 50000 words and signs: split it"},
-		"a mapping in one line":  {"{" + entries(90_000, "a%d: 1,") + "}", "a document has at most 50000 words and signs: split it"},
+		"a mapping of lines":     {entries(90_000, "a%d: 1\n"), "p.yaml:50001:7: more than 100000 brackets, commas, quotes and other signs: split the file"},
+		"a mapping too long":     {entries(16_000, "a%d: 1\n"), "p.yaml:10001:1: a mapping has at most 10000 entries"},
+		"a mapping in one line":  {"{" + entries(30_000, "a%d: 1,") + "}", "a document has at most 50000 words and signs: split it"},
+		"many documents":         {strings.Repeat("--- ["+strings.Repeat("[],", 1000)+"]\n", 100), "p.yaml: the file has more than 250000 brackets, commas, quotes and other signs: split it"},
+		"nested brackets":        {strings.Repeat("[", 1<<20), "p.yaml: the file has more than 250000"},
+		"half as many brackets":  {strings.Repeat("[", 90_000), "p.yaml:1:50001: a document has at most 50000 words"},
+		"fewer brackets":         {strings.Repeat("[", 40_000), "p.yaml:1:129: values are nested deeper than 128 levels"},
+		"tabs":                   {"x: \"" + strings.Repeat("\t", 1<<19) + "\"", "p.yaml:1:105: more than 100 tabs in a line: use spaces"},
+		"signs <":                {"x: a" + strings.Repeat("<", 1<<19), "p.yaml:1:105: more than 100 signs < in a row: remove them"},
+		"long keys":              {strings.Repeat("k", 500_000) + ": {" + entries(10_000, "a%d: 1,") + "}", "the keys are too long for how many and how deep they are"},
 		"as many blank lines":    {"x: |\n a\n" + strings.Repeat("\n", 99), few},
 		"a mapping that is long": {entries(6000, "a%d: 1\n"), few},
 	} {

@@ -123,7 +123,7 @@ func readDocuments(p *problems, fsys fs.FS, files []string) documents {
 		p.addAt("", 0, 0, "", fmt.Sprintf("%d files, at most %d are read: keep other YAML elsewhere", len(files), maxFiles))
 		return out
 	}
-	total := 0
+	total, tokens := 0, 0
 	for _, name := range slices.Sorted(slices.Values(files)) {
 		docs, size := readYAML(p, fsys, name)
 		if total += size; total > maxTotalSize {
@@ -131,6 +131,10 @@ func readDocuments(p *problems, fsys fs.FS, files []string) documents {
 			return out
 		}
 		for _, doc := range docs {
+			if tokens += doc.tokens; tokens > maxTotalTokens {
+				p.addAt(name, 0, 0, "", fmt.Sprintf("the files up to this one have more than %d words and signs together: remove what is no policy", maxTotalTokens))
+				return out
+			}
 			h, ok := decodeHeader(p, doc)
 			if !ok || h.kind == kindTest {
 				continue

@@ -11,9 +11,9 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/lexer"
-	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/sluicegate/sluice/yamltext"
 )
 
 // Bounds of the YAML layer.
@@ -22,10 +22,9 @@ const (
 	maxTotalSize = 16 << 20 // of all files of one load
 	maxFiles     = 2048
 	maxFlowDepth = 32 // nested brackets, and dashes on one line
-	// The library takes time by the square of the blank lines in a row, and of the entries of a mapping: a
-	// file of full size would hold a core for many minutes.
-	maxBlankLines = 100
-	maxTokens     = 50_000 // of one document
+	// Signs of one file, and tokens of all files together: what a load takes of memory goes by them.
+	maxFileSigns   = 250_000
+	maxTotalTokens = 1_000_000
 )
 
 // yamlFile is the text of one file, cut into documents before it is parsed:
@@ -41,6 +40,8 @@ type yamlDoc struct {
 	file  *yamlFile
 	shift int
 	root  ast.Node
+	// tokens of the document.
+	tokens int
 }
 
 // readYAML reads and parses one file. Faults go to p; the documents that could
@@ -57,10 +58,14 @@ func readYAML(p *problems, fsys fs.FS, name string) (docs []yamlDoc, size int) {
 		return nil, len(raw)
 	}
 	text = strings.TrimPrefix(text, "\ufeff")
+	if yamltext.Signs(text) > maxFileSigns {
+		p.addAt(name, 0, 0, "", fmt.Sprintf("the file has more than %d brackets, commas, quotes and other signs: split it", maxFileSigns))
+		return nil, len(raw)
+	}
 	f := &yamlFile{name: name, lines: strings.Split(text, "\n")}
 	for _, c := range f.chunks() {
-		if root, ok := f.parse(p, c); ok && root != nil {
-			docs = append(docs, yamlDoc{file: f, shift: c.first, root: root})
+		if root, n, ok := f.parse(p, c); ok && root != nil {
+			docs = append(docs, yamlDoc{file: f, shift: c.first, root: root, tokens: n})
 		}
 	}
 	return docs, len(raw)
@@ -149,52 +154,26 @@ func cutMarker(line string) (rest string, ok bool) {
 	return line, false
 }
 
-// parse parses one document. A panic of the library is its bug, and a fault of
-// this document only.
-func (f *yamlFile) parse(p *problems, c chunk) (root ast.Node, ok bool) {
-	defer func() {
-		if r := recover(); r != nil {
-			p.addAt(f.name, c.first+1, 1, "", "cannot parse this document as YAML")
-			root, ok = nil, false
-		}
-	}()
-	if line := blankRun(c.text, maxBlankLines); line > 0 {
-		p.addAt(f.name, c.first+line, 1, "", fmt.Sprintf("more than %d blank lines in a row: remove them", maxBlankLines))
-		return nil, false
-	}
-	tokens := lexer.Tokenize(c.text)
-	if len(tokens) > maxTokens {
-		at := tokens[maxTokens].Position
-		p.addAt(f.name, c.first+at.Line, at.Column, "", fmt.Sprintf("a document has at most %d words and signs: split it", maxTokens))
-		return nil, false
+// parse parses one document, and counts its tokens.
+func (f *yamlFile) parse(p *problems, c chunk) (root ast.Node, size int, ok bool) {
+	tokens, fault := yamltext.Tokenize(c.text, yamltext.Small)
+	if fault != nil {
+		p.addAt(f.name, c.first+fault.Line, fault.Column, "", fault.Text)
+		return nil, 0, false
 	}
 	if !f.checkTokens(p, tokens, c.first) {
-		return nil, false
+		return nil, 0, false
 	}
-	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	file, err := yamltext.Parse(tokens)
 	if err != nil {
 		f.syntaxError(p, err, c.first)
-		return nil, false
+		return nil, 0, false
 	}
 	if len(file.Docs) != 1 || countMappings(file.Docs[0].Body) != countTokens(tokens, token.MappingValueType) {
 		p.addAt(f.name, c.first+1, 1, "", "cannot parse this document as YAML: a part of it would be dropped")
-		return nil, false
+		return nil, 0, false
 	}
-	return file.Docs[0].Body, true
-}
-
-// blankRun returns the line at which more than most blank lines have come one after another, or 0.
-func blankRun(text string, most int) int {
-	line, run := 0, 0
-	for l := range strings.Lines(text) {
-		line++
-		if strings.TrimSpace(l) != "" {
-			run = 0
-		} else if run++; run > most {
-			return line
-		}
-	}
-	return 0
+	return file.Docs[0].Body, len(tokens), true
 }
 
 // syntaxError reports the library's error without its source excerpt.

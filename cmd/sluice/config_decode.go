@@ -12,7 +12,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
+
+	"github.com/sluicegate/sluice/yamltext"
 )
 
 // yamlDecoder decodes one YAML document into Go values strictly: an unknown key, a repeated key and a
@@ -40,7 +41,12 @@ var (
 // decode reads data into the struct that out points to.
 func (d *yamlDecoder) decode(data []byte, out any) {
 	d.positions = make(map[string]filePosition)
-	f, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
+	tokens, fault := yamltext.Tokenize(string(data), yamltext.Small)
+	if fault != nil {
+		d.issues = append(d.issues, Issue{File: d.file, Line: fault.Line, Column: fault.Column, Text: fault.Text})
+		return
+	}
+	f, err := yamltext.Parse(tokens)
 	if err != nil {
 		d.syntaxError(err)
 		return

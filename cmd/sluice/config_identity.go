@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicegate/sluice/plainfile"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/tenancy/authn/mtls"
 	"github.com/sluicegate/sluice/tenancy/authn/oidc"
@@ -130,7 +131,7 @@ func (c *IdentityConfig) files() (names []string) {
 // maxIdentityFile bounds a file of keys or certificates.
 const maxIdentityFile = 1 << 20
 
-func readIdentityFile(path string) ([]byte, error) { return readRegular(path, maxIdentityFile) }
+func readIdentityFile(path string) ([]byte, error) { return plainfile.Read(path, maxIdentityFile) }
 
 const (
 	maxIssuers      = 32

@@ -4,13 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
+
+	"github.com/sluicegate/sluice/plainfile"
 )
 
 // maxConfigBytes bounds the configuration file, against the wrong file being named.
@@ -82,7 +81,7 @@ type parsedConfig struct {
 // files that list workers are followed by themselves there, and a fault in one is no fault of the
 // configuration.
 func readConfig(path string) (*parsedConfig, error) {
-	data, err := readRegular(path, maxConfigBytes)
+	data, err := plainfile.Read(path, maxConfigBytes)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the configuration: %w", err)
 	}
@@ -184,50 +183,7 @@ func readBounded(path string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return readAtMost(f, path, limit)
-}
-
-// readRegular is readBounded for what may be read while the gateway runs: nothing but an ordinary file.
-func readRegular(path string, limit int64) ([]byte, error) {
-	f, err := openRegular(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return readAtMost(f, path, limit)
-}
-
-func readAtMost(f *os.File, path string, limit int64) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("%s is larger than %s", path, ByteSize(limit))
-	}
-	return data, nil
-}
-
-// errIrregular says that a name stands for something that may have no end, or nothing to read yet.
-var errIrregular = errors.New("it is a pipe, a socket or a device, should be an ordinary file")
-
-// openRegular opens a file, and nothing else that can have its name: it never waits for somebody to write to
-// a pipe. It is for what is read while the gateway runs.
-func openRegular(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	const irregular = fs.ModeNamedPipe | fs.ModeSocket | fs.ModeDevice | fs.ModeCharDevice | fs.ModeIrregular
-	info, err := f.Stat()
-	if err == nil && info.Mode()&irregular != 0 {
-		err = &fs.PathError{Op: "read", Path: path, Err: errIrregular}
-	}
-	if err != nil {
-		_ = f.Close() // nothing was written
-		return nil, err
-	}
-	return f, nil
+	return plainfile.ReadFrom(f, path, limit)
 }
 
 // maxSecretBytes bounds a file that holds one secret.
@@ -236,7 +192,7 @@ const maxSecretBytes = 64 << 10
 // readSecretText reads a file that holds one line of text: a token or a worker's API key. White space
 // around it is not part of the secret. Errors never hold any of the content.
 func readSecretText(path string) (string, error) {
-	data, err := readRegular(path, maxSecretBytes)
+	data, err := plainfile.Read(path, maxSecretBytes)
 	if err != nil {
 		return "", err
 	}
@@ -257,7 +213,7 @@ const minKeyBytes = 32
 
 // readKey reads a key of random bytes: the file's content as it is, 32 bytes or more.
 func readKey(path string) ([]byte, error) {
-	data, err := readRegular(path, maxSecretBytes)
+	data, err := plainfile.Read(path, maxSecretBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -134,7 +134,7 @@ func TestLoadConfigFull(t *testing.T) {
 			{Name: "tune", Upstream: "tune-v1", Tokenizer: in("tokenizer"), ContentFormat: "auto", ContextLength: 100, DefaultMaxTokens: 100, BytesPerToken: 3},
 		},
 		Pools: []PoolConfig{{
-			Name: "general", Models: []string{"org/tiny", "other"}, Adapters: []string{"tune"}, Labels: map[string]string{"zone": "eu"}, Unsalted: []string{"completion", "embeddings"}, APIKeyFile: in("admin.token"),
+			Name: "general", Models: []string{"org/tiny", "other"}, Adapters: []string{"tune"}, Labels: map[string]string{"zone": "eu"}, CacheSalt: []string{"chat", "completion"}, APIKeyFile: in("admin.token"),
 			GPUs: 2, HourlyCost: []HourlyCostConfig{
 				{Amount: 8_000_000, Currency: "USD", GPUs: 6, ValidTo: "2026-07-01"},
 				{Amount: 9_000_000, Currency: "USD", GPUs: 6, ValidFrom: "2026-07-01", ValidTo: "2027-01-01T00:00:00+01:00"},
@@ -309,4 +309,18 @@ func FuzzParseConfig(f *testing.F) {
 			t.Errorf("accepted %+v", cfg)
 		}
 	})
+}
+
+// A configuration or a list of workers that would take the parser too much is refused with a place.
+func TestDearConfigIsRefused(t *testing.T) {
+	for name, text := range map[string]string{
+		"nested brackets": strings.Repeat("[", 1<<20), "blank lines": "policy: |\n" + strings.Repeat("\n", 1<<19), "a long mapping": strings.Repeat("a: 1\n", 20_000),
+	} {
+		d := yamlDecoder{file: "sluice.yaml"}
+		c := DefaultConfig()
+		d.decode([]byte(text), &c)
+		if len(d.issues) != 1 || d.issues[0].Line < 1 || d.issues[0].Column < 1 {
+			t.Errorf("%s: got %d issues: %.300v", name, len(d.issues), d.issues)
+		}
+	}
 }

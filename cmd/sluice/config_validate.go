@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicegate/sluice/plainfile"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/tenancy/chargeback"
 )
@@ -422,13 +423,13 @@ func (p configPath) secret() bool {
 
 // readable records an error unless p can be opened and is of its kind.
 func (v *validator) readable(p configPath) {
-	f, err := openRegular(*p.value)
+	f, err := plainfile.Open(*p.value)
 	if err != nil {
 		what := "file"
 		if p.isDir {
 			what = "folder"
 		}
-		exists := errors.Is(err, errIrregular) || errors.Is(err, fs.ErrPermission)
+		exists := errors.Is(err, plainfile.ErrIrregular) || errors.Is(err, fs.ErrPermission)
 		if pe, ok := errors.AsType[*fs.PathError](err); ok && p.secret() && !exists {
 			v.errorf(p.key, "cannot read the file: %v; should be the name of a file that holds the secret, not the secret", pe.Err)
 			return

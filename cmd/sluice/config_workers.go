@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sluicegate/sluice/plainfile"
 )
 
 // serves reports whether requests for the model can go to the pool.
@@ -49,7 +51,7 @@ func (v *validator) given(prefix string) bool {
 
 // workersFile checks a file of workers. That it can't be read is found by files.
 func (v *validator) workersFile(c *WorkersFromConfig, taken claims) {
-	data, err := readRegular(c.File, maxListBytes)
+	data, err := plainfile.Read(c.File, maxListBytes)
 	if err != nil {
 		return
 	}
@@ -123,7 +125,7 @@ func (c *WorkersFromConfig) listed() int {
 	if c.File == "" {
 		return 0
 	}
-	data, err := readRegular(c.File, maxListBytes)
+	data, err := plainfile.Read(c.File, maxListBytes)
 	if err != nil {
 		return 0
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 
@@ -15,6 +14,7 @@ import (
 
 	"github.com/sluicegate/sluice/gateway"
 	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/plainfile"
 	"github.com/sluicegate/sluice/scoring/tokenize"
 	"github.com/sluicegate/sluice/scoring/tokenize/verify"
 	"github.com/sluicegate/sluice/tenancy"
@@ -128,6 +128,9 @@ func (t *tokenizers) load(m *ModelConfig, cacheBytes int64, load tokenizerLoader
 	return tok, err
 }
 
+// maxTemplateBytes bounds a chat template, against the wrong file being named.
+const maxTemplateBytes = 1 << 20
+
 // loadTokenizer loads a model's tokenizer from the files its configuration
 // names.
 func loadTokenizer(m *ModelConfig, opts tokenize.Options) (*tokenize.Tokenizer, error) {
@@ -135,7 +138,7 @@ func loadTokenizer(m *ModelConfig, opts tokenize.Options) (*tokenize.Tokenizer, 
 		return nil, nil
 	}
 	if m.ChatTemplate != "" {
-		text, err := os.ReadFile(m.ChatTemplate)
+		text, err := plainfile.Read(m.ChatTemplate, maxTemplateBytes)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the chat template: %w", err)
 		}

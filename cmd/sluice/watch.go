@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/sluicegate/sluice/plainfile"
 )
 
 const (
@@ -80,11 +82,11 @@ func (s sources) and(more sources) sources {
 func (s sources) irregular() error {
 	var errs []error
 	for _, file := range s.files {
-		f, err := openRegular(file)
+		f, err := plainfile.Open(file)
 		switch {
 		case err == nil:
 			_ = f.Close() // it was only looked at
-		case errors.Is(err, errIrregular):
+		case errors.Is(err, plainfile.ErrIrregular):
 			errs = append(errs, fmt.Errorf("cannot read a file: %w", err))
 		}
 	}
@@ -162,7 +164,7 @@ func linksToFolder(path string, d fs.DirEntry) bool {
 
 func hashFile(h hash.Hash, path string) {
 	writeField(h, path)
-	f, err := openRegular(path)
+	f, err := plainfile.Open(path)
 	if err != nil {
 		// The text without the path: it is the same for the same state of things.
 		if pe, ok := errors.AsType[*fs.PathError](err); ok {

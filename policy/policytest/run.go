@@ -142,13 +142,18 @@ func (r *runner) test(set *policy.Set, subject *subject, s *policy.TestSuite, c 
 	r.coverage.see(subject, run)
 	failures := run.absent()
 	failures = append(failures, compare(run, &c.Expect)...)
-	want := run.fingerprint()
-	for seed := range r.opts.Orders {
-		again := execute(set.Shuffled(uint64(seed)+1), s, c)
-		if got := again.fingerprint(); got != want {
-			failures = append(failures, fmt.Sprintf("the decision depends on the order of the bindings:\n  %s\n  %s", want, got))
-			break
+	return append(failures, orderFaults(r.opts.Orders, run.fingerprint(), func(seed uint64) string {
+		return execute(set.Shuffled(seed), s, c).fingerprint()
+	})...)
+}
+
+// orderFaults runs a test again with the bindings in other orders, and reports the
+// first that gives another outcome.
+func orderFaults(orders int, want string, again func(seed uint64) string) []string {
+	for seed := range orders {
+		if got := again(uint64(seed) + 1); got != want {
+			return []string{fmt.Sprintf("the decision depends on the order of the bindings:\n  %s\n  %s", want, got)}
 		}
 	}
-	return failures
+	return nil
 }

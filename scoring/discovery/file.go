@@ -3,13 +3,13 @@ package discovery
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/sluicegate/sluice/plainfile"
 )
 
 const (
@@ -126,7 +126,7 @@ func (f *File) concerns(ev fsnotify.Event) bool {
 }
 
 func (f *File) look() look {
-	data, err := readList(f.Path)
+	data, err := plainfile.Read(f.Path, maxListBytes)
 	if err != nil {
 		return look{err: err.Error()}
 	}
@@ -140,21 +140,4 @@ func (f *File) tell(ctx context.Context, up chan<- Update, l look) {
 	}
 	workers, err := f.Parse([]byte(l.data))
 	send(ctx, up, Update{Workers: workers, Err: err})
-}
-
-// readList reads a whole file of bounded size.
-func readList(path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, maxListBytes+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxListBytes {
-		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxListBytes)
-	}
-	return data, nil
 }

@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"time"
 
+	"github.com/sluicegate/sluice/plainfile"
 	"github.com/sluicegate/sluice/tenancy"
 )
 
@@ -49,21 +48,7 @@ func LoadFile(path string) (*Directory, error) {
 	return Load(path, text)
 }
 
-func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > maxFileSize {
-		return nil, fmt.Errorf("%s is larger than %d MiB", path, maxFileSize>>20)
-	}
-	return text, nil
-}
+func readFile(path string) ([]byte, error) { return plainfile.Read(path, maxFileSize) }
 
 // Identify implements gateway.Identifier for API keys alone.
 func (d *Directory) Identify(_ context.Context, c *tenancy.Credentials, now time.Time) (*tenancy.Principal, error) {

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/sluicegate/sluice/plainfile"
 	"github.com/sluicegate/sluice/tenancy"
 )
 
@@ -97,10 +97,13 @@ type Prices struct {
 	discounts []Discount         // in order of precedence
 }
 
+// maxPricesBytes bounds a price table, against the wrong file being named.
+const maxPricesBytes = 16 << 20
+
 // LoadPrices reads a price table file. The error lists every problem found as
 // file:line:col: message.
 func LoadPrices(path string) (*Prices, error) {
-	text, err := os.ReadFile(path)
+	text, err := plainfile.Read(path, maxPricesBytes)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the price table: %w", err)
 	}

@@ -12,7 +12,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
+
+	"github.com/sluicegate/sluice/yamltext"
 )
 
 // MaxProblems is how many problems of one file an Error lists: a file of another
@@ -100,7 +101,12 @@ func (r *Reader) Parse(text []byte, list string) (Node, bool) {
 		return Node{}, false
 	}
 	// Pairs finds repeated keys; its message has no values in it.
-	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
+	tokens, fault := yamltext.Tokenize(string(text), yamltext.Large)
+	if fault != nil {
+		r.problems = append(r.problems, problem{fault.Line, fault.Column, fault.Text})
+		return Node{}, false
+	}
+	file, err := yamltext.Parse(tokens)
 	if err != nil {
 		r.problems = append(r.problems, syntaxProblem(err))
 		return Node{}, false

@@ -257,3 +257,19 @@ func FuzzReader(f *testing.F) {
 		}
 	})
 }
+
+// TestDearTextIsRefused: what the library would take a gigabyte, minutes or the process
+// for is a problem with a place.
+func TestDearTextIsRefused(t *testing.T) {
+	for name, c := range map[string]struct{ text, want string }{
+		"nested brackets": {strings.Repeat("[", 1<<20), "f.yaml:1:129: values are nested deeper than 128 levels"},
+		"blank lines":     {"v: |\n" + strings.Repeat("\n", 1<<20), "f.yaml:102:1: more than 100 blank lines in a row"},
+		"a long mapping":  {strings.Repeat("a: 1\n", 1<<17), "f.yaml:10001:1: a mapping has at most 10000 entries"},
+		"documents":       {strings.Repeat("---\n", 1<<17), "f.yaml:101:1: more than 100 document markers"},
+	} {
+		r := &Reader{File: "f.yaml"}
+		if _, ok := r.Parse([]byte(c.text), "v"); ok || !strings.Contains(r.Err().Error(), c.want) {
+			t.Errorf("%s: got %.200v, want %s", name, r.Err(), c.want)
+		}
+	}
+}
