@@ -283,7 +283,7 @@ spec: { policyName: p, actions: [Deny] }
 // TestShadowLimits: a binding that only audits counts in counters of its own and
 // says what it would have refused; the client sees nothing of it.
 func TestShadowLimits(t *testing.T) {
-	set, err := policy.Load(policy.Config{Pools: []policy.Pool{{Name: "p", Models: []string{"m"}}}}, fstest.MapFS{
+	set, err := policy.Load(policy.Config{Pools: []policy.Pool{{Name: "p", Models: []string{"m"}, Salted: []string{"*"}}}}, fstest.MapFS{
 		"limits.yaml": &fstest.MapFile{Data: []byte(strings.Replace(limitPolicy, "[Deny]", "[Audit]", 1))},
 	})
 	if err != nil {
@@ -320,7 +320,7 @@ func TestShadowLimits(t *testing.T) {
 func TestLimitHeaders(t *testing.T) {
 	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
 	r := newRig(t, []string{worker.URL()})
-	set, err := policy.Load(policy.Config{Pools: []policy.Pool{{Name: "p", Models: []string{"m"}}}}, fstest.MapFS{
+	set, err := policy.Load(policy.Config{Pools: []policy.Pool{{Name: "p", Models: []string{"m"}, Salted: []string{"*"}}}}, fstest.MapFS{
 		"limits.yaml": &fstest.MapFile{Data: []byte(limitPolicy)},
 	})
 	if err != nil {

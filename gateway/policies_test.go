@@ -19,7 +19,7 @@ import (
 func compile(t testing.TB, text string) *policy.Set {
 	t.Helper()
 	set, err := policy.Load(policy.Config{
-		Pools:  []policy.Pool{{Name: "p", Models: []string{"m"}}, {Name: "q", Models: []string{"m"}}},
+		Pools:  []policy.Pool{{Name: "p", Models: []string{"m"}, Salted: []string{"*"}}, {Name: "q", Models: []string{"m"}, Salted: []string{"*"}}},
 		Models: map[string]policy.Model{"m": {DefaultMaxTokens: 100}},
 	}, fstest.MapFS{"policies.yaml": &fstest.MapFile{Data: []byte(text)}})
 	if err != nil {

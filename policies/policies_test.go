@@ -16,7 +16,7 @@ import (
 // config is a gateway that the whole library fits: the tenants, pools, models,
 // prices and claims that its policies and bindings name.
 func config() policy.Config {
-	models := []string{"qwen3-8b", "qwen3-32b"}
+	models, salted := []string{"qwen3-8b", "qwen3-32b"}, []string{"chat", "completion"}
 	price := policy.Price{Input: 200_000, CachedInput: 20_000, Output: 600_000}
 	return policy.Config{
 		Tenants: []policy.TenantInfo{
@@ -27,9 +27,9 @@ func config() policy.Config {
 		},
 		Claims: map[string]string{"incident": "string"},
 		Pools: []policy.Pool{
-			{Name: "general", Models: models, Labels: map[string]string{"zone": "eu"}},
-			{Name: "restricted", Models: models[1:], Labels: map[string]string{"zone": "eu"}},
-			{Name: "overseas", Models: models, Labels: map[string]string{"zone": "us"}},
+			{Name: "general", Models: models, Labels: map[string]string{"zone": "eu"}, Salted: salted},
+			{Name: "restricted", Models: models[1:], Labels: map[string]string{"zone": "eu"}, Salted: salted},
+			{Name: "overseas", Models: models, Labels: map[string]string{"zone": "us"}, Salted: salted},
 		},
 		Prices: map[string]policy.Price{"qwen3-8b": price, "qwen3-32b": price},
 	}
@@ -130,7 +130,7 @@ func checkWarnings(t *testing.T, set *policy.Set) {
 
 // The starter set loads by itself with two pools and no labels, as in the demo.
 func TestStarterIsEnough(t *testing.T) {
-	pools := []policy.Pool{{Name: "general", Models: []string{"m"}}, {Name: "restricted", Models: []string{"m"}}}
+	pools := []policy.Pool{{Name: "general", Models: []string{"m"}, Salted: []string{"*"}}, {Name: "restricted", Models: []string{"m"}, Salted: []string{"*"}}}
 	set, err := policy.Load(policy.Config{Pools: pools}, Starter())
 	if err != nil {
 		t.Fatal(err)

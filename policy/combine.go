@@ -14,6 +14,10 @@ type effective struct {
 // Operations that generate no text: caps on tokens do nothing there.
 var withoutOutput = []string{"embeddings", "count_tokens", "tokenize", "detokenize", "stored_responses", "models"}
 
+// Operations that put no prompt through an engine: there is no prefix to share. One that is not on this
+// list is taken to have one.
+var withoutPrompt = []string{"count_tokens", "tokenize", "detokenize", "stored_responses"}
+
 // operationModels calls no engine.
 const operationModels = "models"
 
@@ -155,7 +159,7 @@ func (e *evaluation) combinePools(d *Decision, all []fired) {
 	}
 	if d.CacheIsolation != IsolationNone {
 		for _, i := range serving {
-			removed[i] = removed[i] || e.unsalted(i)
+			removed[i] = removed[i] || !e.salted(i)
 		}
 	}
 	d.Pools = []string{}
@@ -197,19 +201,18 @@ func (e *evaluation) remove(d *Decision, f fired, serving []int, removed []bool)
 	isolates := f.effect.doc.isolation == d.CacheIsolation && d.CacheIsolation != IsolationNone
 	for _, i := range serving {
 		routed := f.effect.removes != nil && f.effect.removes[i]
-		if routed || isolates && e.unsalted(i) {
+		if routed || isolates && !e.salted(i) {
 			any, removed[i] = true, true
 		}
 	}
 	return any
 }
 
-// unsalted reports whether a pool does not honour cache_salt for the operation.
-func (e *evaluation) unsalted(pool int) bool {
-	for _, op := range e.set.cfg.Pools[pool].Unsalted {
-		if op == "*" || op == e.in.Request.Operation {
-			return true
-		}
+// salted reports whether a pool is known to keep caches apart for the operation.
+func (e *evaluation) salted(pool int) bool {
+	op := e.in.Request.Operation
+	if slices.Contains(withoutPrompt, op) {
+		return true
 	}
-	return false
+	return slices.ContainsFunc(e.set.cfg.Pools[pool].Salted, func(known string) bool { return known == "*" || known == op })
 }

@@ -50,7 +50,34 @@ func TestCombinePools(t *testing.T) {
 	f("a b", func(in *Input, _ *Config) { in.Request.Operation = "completion" }, "{ name: e, addLabels: [x] }")
 	f("a b c", func(in *Input, c *Config) { in.Request.Operation = "completion"; c.DefaultIsolation = "none" }, "{ name: e, addLabels: [x] }")
 	f("a b", func(in *Input, c *Config) { in.Request.Operation = "completion"; c.DefaultIsolation = "none" }, "{ name: e, cacheIsolation: tenant }")
-	f("a b", func(_ *Input, c *Config) { c.Pools[2].Unsalted = []string{"*"} }, "{ name: e, addLabels: [x] }")
+	f("a b", func(_ *Input, c *Config) { c.Pools[2].Salted = nil }, "{ name: e, addLabels: [x] }")
+}
+
+// TestIsolationFailsClosed: a pool of which nothing is known gets no isolated request that puts a prompt
+// through an engine, of operations that come later, too.
+func TestIsolationFailsClosed(t *testing.T) {
+	f := func(operation, isolation, want string, salted ...string) {
+		t.Helper()
+		d := effects(t, func(in *Input, c *Config) {
+			in.Request.Operation, c.DefaultIsolation = operation, isolation
+			c.Pools = []Pool{{Name: "a", Models: []string{"m"}}, {Name: "b", Models: []string{"m"}, Salted: salted}}
+		}, "{ name: e, addLabels: [x] }")
+		if got := strings.Join(d.Pools, " "); got != want || d.Allow != (want != "") || !d.Allow && d.Reason != NoPermittedPool {
+			t.Errorf("%s, %s, %v: pools %q, allow %t, reason %s, want %q", operation, isolation, salted, got, d.Allow, d.Reason, want)
+		}
+	}
+	for _, op := range []string{"chat", "completion", "responses", "messages", "embeddings", "something_new"} {
+		for _, isolation := range []string{"tenant", "principal"} {
+			f(op, isolation, "")
+			f(op, isolation, "", "tokenize")
+			f(op, isolation, "b", op)
+			f(op, isolation, "b", "*")
+		}
+		f(op, "none", "a b")
+	}
+	for _, op := range []string{"count_tokens", "tokenize", "detokenize", "stored_responses"} {
+		f(op, "tenant", "a b")
+	}
 }
 
 func TestNoPermittedPoolNamesTheEffects(t *testing.T) {
@@ -70,12 +97,12 @@ func TestNoPermittedPoolNamesTheEffects(t *testing.T) {
 	f("p0/e", "p0/e", "request denied by p0/e", func(in *Input, c *Config) {
 		c.DefaultIsolation = "none"
 		for i := range c.Pools {
-			c.Pools[i].Unsalted = []string{"*"}
+			c.Pools[i].Salted = nil
 		}
 	}, "{ name: e, cacheIsolation: tenant }", "{ name: f, cacheIsolation: none }")
 	f("", "", "no permitted pool serves the model", func(_ *Input, c *Config) {
 		for i := range c.Pools {
-			c.Pools[i].Unsalted = []string{"*"}
+			c.Pools[i].Salted = nil
 		}
 	}, "{ name: e, addLabels: [x] }")
 }

@@ -63,10 +63,11 @@ type Pool struct {
 	Models []string
 	// Labels are matched by requirePoolLabels.
 	Labels map[string]string
-	// Unsalted lists the operations ("*" for all) for which the pool's engines
-	// share prefix caches and are not known to honour cache_salt. Such a pool is
-	// not permitted when the request's cache is isolated.
-	Unsalted []string
+	// Salted lists the operations ("*" for all) for which the pool's engines are
+	// known to honour cache_salt, or to cache no prefixes. For any other operation
+	// that puts a prompt through an engine the pool is not permitted when the
+	// request's cache is isolated.
+	Salted []string
 }
 
 // TenantInfo is a tenant as selectors see it.
@@ -116,7 +117,7 @@ func (c Config) clone() Config {
 		p := &c.Pools[i]
 		p.Models = slices.Clone(p.Models)
 		p.Labels = maps.Clone(p.Labels)
-		p.Unsalted = slices.Clone(p.Unsalted)
+		p.Salted = slices.Clone(p.Salted)
 	}
 	c.Claims = maps.Clone(c.Claims)
 	c.Prices = maps.Clone(c.Prices)

@@ -13,9 +13,9 @@ import (
 func testConfig() Config {
 	return Config{
 		Pools: []Pool{
-			{Name: "a", Models: []string{"m", "big"}, Labels: map[string]string{"zone": "eu"}},
-			{Name: "b", Models: []string{"m"}, Labels: map[string]string{"zone": "us"}},
-			{Name: "c", Models: []string{"m"}, Labels: map[string]string{"zone": "eu", "gpu": "h100"}, Unsalted: []string{"completion"}},
+			{Name: "a", Models: []string{"m", "big"}, Labels: map[string]string{"zone": "eu"}, Salted: []string{"*"}},
+			{Name: "b", Models: []string{"m"}, Labels: map[string]string{"zone": "us"}, Salted: []string{"*"}},
+			{Name: "c", Models: []string{"m"}, Labels: map[string]string{"zone": "eu", "gpu": "h100"}, Salted: []string{"chat", "responses"}},
 		},
 		Claims: map[string]string{"clearance": "int", "regions": "list(string)", "admin": "bool", "score": "double", "dept": "string"},
 		Prices: map[string]Price{"m": {Input: 200_000, CachedInput: 20_000, Output: 600_000}},

@@ -149,8 +149,8 @@ func decodeTestConfig(p *problems, n node) Config {
 }
 
 func decodeTestPool(p *problems, n node) Pool {
-	f := n.fields(p, "name", "models", "labels")
-	pool := Pool{}
+	f := n.fields(p, "name", "models", "labels", "cacheSalt")
+	pool := Pool{Salted: []string{"*"}} // most tests are not about caches
 	if v, ok := n.require(p, f, "name"); ok {
 		pool.Name = v.str(p)
 	}
@@ -159,6 +159,9 @@ func decodeTestPool(p *problems, n node) Pool {
 	}
 	if v, ok := f["labels"]; ok {
 		pool.Labels = v.stringMap(p)
+	}
+	if v, ok := f["cacheSalt"]; ok {
+		pool.Salted = v.strs(p)
 	}
 	return pool
 }

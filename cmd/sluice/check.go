@@ -177,6 +177,7 @@ func (c *checker) names(cfg *Config, docs *documents) {
 	if unscanned(cfg, docs) {
 		c.warn(Issue{File: c.config, Path: "labels", Text: textUnscanned})
 	}
+	c.salts(cfg)
 	if docs.prices == nil {
 		return
 	}

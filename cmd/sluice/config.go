@@ -134,7 +134,7 @@ type PoolConfig struct {
 	Models     []string           `yaml:"models"`   // names from Config.Models, served by every worker
 	Adapters   []string           `yaml:"adapters"` // names from Config.Models: LoRA adapters, served by the workers that have them loaded
 	Labels     map[string]string  `yaml:"labels"`   // for requirePoolLabels of policies
-	Unsalted   []string           `yaml:"unsalted"` // operations for which its workers share prefix caches whatever the salt; "*": all
+	CacheSalt  []string           `yaml:"cacheSalt"` // operations for which its workers keep caches apart by cache_salt; "*": all. Nil: not said
 	APIKeyFile string             `yaml:"apiKeyFile"`
 	GPUs       int                `yaml:"gpus"` // of each worker
 	HourlyCost []HourlyCostConfig `yaml:"hourlyCost"`

@@ -107,10 +107,10 @@ func (v *validator) pools() {
 				v.errorf(at+".labels."+key, "a label's key has 1 to 63 characters and its value at most 63")
 			}
 		}
-		for j, op := range p.Unsalted {
-			v.oneOf(fmt.Sprintf("%s.unsalted[%d]", at, j), op, append([]string{"*"}, policy.Operations()...)...)
+		for j, op := range p.CacheSalt {
+			v.oneOf(fmt.Sprintf("%s.cacheSalt[%d]", at, j), op, append([]string{"*"}, policy.Operations()...)...)
 		}
-		v.unique(at+".unsalted", p.Unsalted)
+		v.unique(at+".cacheSalt", p.CacheSalt)
 		if len(p.Workers) == 0 && !p.WorkersFrom.Enabled() && !v.given(at+".workersFrom.") {
 			v.errorf(at+".workers", "is empty, should list at least one worker, or workersFrom should say where they are listed")
 		}

@@ -250,6 +250,7 @@ pools:
 {{- range .Pools}}
   - name: {{.Name}}
     models: [{{$.Model}}]
+    cacheSalt: [chat, completion]
     workers:
 {{- range .Workers}}
       - { name: {{.Name}}, url: "{{.URL}}" }

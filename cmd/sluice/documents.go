@@ -52,6 +52,9 @@ func loadDocumentsAfter(cfg *Config, old *documents, now time.Time, log *slog.Lo
 	if err = d.loadKey(cfg); err != nil {
 		errs = append(errs, err)
 	}
+	if err = d.saidOfSalts(cfg); err != nil {
+		errs = append(errs, err)
+	}
 	if d.scanner, err = newScanner(&cfg.Labels, old.scanner, log); err != nil {
 		errs = append(errs, err)
 	}
@@ -126,7 +129,7 @@ func policyConfig(cfg *Config, prices *chargeback.Prices, now time.Time) policy.
 	}
 	for i := range cfg.Pools {
 		p := &cfg.Pools[i]
-		pc.Pools = append(pc.Pools, policy.Pool{Name: p.Name, Models: slices.Concat(p.Models, p.Adapters), Labels: p.Labels, Unsalted: p.Unsalted})
+		pc.Pools = append(pc.Pools, policy.Pool{Name: p.Name, Models: slices.Concat(p.Models, p.Adapters), Labels: p.Labels, Salted: p.CacheSalt})
 	}
 	return pc
 }

@@ -120,7 +120,7 @@ func (c *Config) keepReloadable(from *Config) {
 	if len(c.Pools) == len(from.Pools) {
 		c.Pools = slices.Clone(c.Pools)
 		for i := range c.Pools {
-			c.Pools[i].Labels, c.Pools[i].Unsalted = from.Pools[i].Labels, from.Pools[i].Unsalted
+			c.Pools[i].Labels, c.Pools[i].CacheSalt = from.Pools[i].Labels, from.Pools[i].CacheSalt
 			c.Pools[i].HourlyCost = from.Pools[i].HourlyCost // only commands read it
 		}
 	}

@@ -224,17 +224,6 @@ func TestClaimTypes(t *testing.T) {
 	}
 }
 
-// What a pool is configured not to salt reaches the policies.
-func TestUnsaltedPoolsReachPolicies(t *testing.T) {
-	cfg, _, err := LoadConfig("testdata/config/full.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := policyConfig(cfg, nil, time.Now()).Pools[0].Unsalted; !slices.Equal(got, []string{"completion", "embeddings"}) {
-		t.Errorf("got %v", got)
-	}
-}
-
 // Whoever asks for a scan that there is not is told.
 func TestPoliciesWithoutDetectors(t *testing.T) {
 	dir := t.TempDir()

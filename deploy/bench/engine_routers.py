@@ -141,6 +141,7 @@ models:
 pools:
   - name: cpu
     models: [tiny]
+    cacheSalt: [chat, completion]
     workers:
 {workers}
 scoring: {{ blockSize: {block}, batchTokens: 1024, maxSeqs: 8 }}

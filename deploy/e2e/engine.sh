@@ -64,6 +64,7 @@ models:
 pools:
   - name: cpu
     models: [tiny]
+    cacheSalt: [chat, completion]
     workers:
       - { name: w1, url: "http://127.0.0.1:$port1" }
       - { name: w2, url: "http://127.0.0.1:$port2" }

@@ -71,8 +71,8 @@ models:
   - { name: left,  upstream: tiny, tokenizer: "$model", contextLength: 8192, defaultMaxTokens: 16 }
   - { name: right, upstream: tiny, tokenizer: "$model", contextLength: 8192, defaultMaxTokens: 16 }
 pools:
-  - { name: left,  models: [left],  workers: [{ name: w1, url: "http://127.0.0.1:$port1" }] }
-  - { name: right, models: [right], workers: [{ name: w2, url: "http://127.0.0.1:$port2" }] }
+  - { name: left,  models: [left],  cacheSalt: [chat, completion], workers: [{ name: w1, url: "http://127.0.0.1:$port1" }] }
+  - { name: right, models: [right], cacheSalt: [chat, completion], workers: [{ name: w2, url: "http://127.0.0.1:$port2" }] }
 scoring: { blockSize: 32, batchTokens: 1024, maxSeqs: 8 }
 ledger: { path: sluice.db }
 drain: { delay: 0s, deadline: 20s }

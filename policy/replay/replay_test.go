@@ -19,7 +19,7 @@ var testTime = time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
 func testConfig() policy.Config {
 	return policy.Config{
 		AllowEmpty: true,
-		Pools:      []policy.Pool{{Name: "a", Models: []string{"m"}}, {Name: "b", Models: []string{"m"}}},
+		Pools:      []policy.Pool{{Name: "a", Models: []string{"m"}, Salted: []string{"*"}}, {Name: "b", Models: []string{"m"}, Salted: []string{"*"}}},
 		Claims:     map[string]string{"dept": "string"},
 	}
 }

@@ -175,6 +175,7 @@ models:
 pools:
   - name: arena
     models: [%s]
+    cacheSalt: [chat, completion]
     workers:
 `, ports[0], ports[1], modelName, e.tokenizer, w.maxModelLen, modelName)
 	for _, worker := range f.Workers {
