@@ -131,9 +131,9 @@ type ModelConfig struct {
 // PoolConfig is a group of workers that serve the same models and that policies can name.
 type PoolConfig struct {
 	Name       string             `yaml:"name"`
-	Models     []string           `yaml:"models"`   // names from Config.Models, served by every worker
-	Adapters   []string           `yaml:"adapters"` // names from Config.Models: LoRA adapters, served by the workers that have them loaded
-	Labels     map[string]string  `yaml:"labels"`   // for requirePoolLabels of policies
+	Models     []string           `yaml:"models"`    // names from Config.Models, served by every worker
+	Adapters   []string           `yaml:"adapters"`  // names from Config.Models: LoRA adapters, served by the workers that have them loaded
+	Labels     map[string]string  `yaml:"labels"`    // for requirePoolLabels of policies
 	CacheSalt  []string           `yaml:"cacheSalt"` // operations for which its workers keep caches apart by cache_salt; "*": all. Nil: not said
 	APIKeyFile string             `yaml:"apiKeyFile"`
 	GPUs       int                `yaml:"gpus"` // of each worker

@@ -111,7 +111,7 @@ func (m maker) makers() map[string]func() string {
 	return map[string]func() string{
 		"card":       func() string { return m.grouped(m.card()) },
 		"card-odd":   func() string { return m.oddly(m.card()) },
-		"card-tabs": func() string { return m.marked(m.pick("\t", "_", ",")) },
+		"card-tabs":  func() string { return m.marked(m.pick("\t", "_", ",")) },
 		"card-wrong": func() string { return m.grouped(m.wrong(m.card())) },
 		"iban":       func() string { return m.fours(m.iban()) },
 		"iban-wrong": func() string { return m.fours(m.wrong(m.iban())) },
