@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicegate/sluice/plainfile"
 	"github.com/sluicegate/sluice/ratelimit/redis"
 )
 
@@ -153,7 +154,7 @@ func (t *RedisTLSConfig) config() (*tls.Config, error) {
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
 	if t.CAFile != "" {
-		pem, err := readRegular(t.CAFile, maxSecretBytes)
+		pem, err := plainfile.Read(t.CAFile, maxSecretBytes)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read caFile: %w", err)
 		}
