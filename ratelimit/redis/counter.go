@@ -73,6 +73,7 @@ type counter struct {
 	inUse   int64 // slots
 	open    int   // holds
 	asks    int   // requests that wait for the store
+	waits   int   // requests that wait for a report, to ask again
 
 	// What the next report tells: amounts of open and of ended reservations taken
 	// from the lease, what is beyond reservations, leased amounts to be given back,
@@ -279,7 +280,7 @@ func (s *shard) forgetLocked(i int) {
 // idle reports whether the counter can be forgotten: nothing is held of it, nothing
 // leased and nothing to be told, for so long.
 func (c *counter) idle(now int64, linger time.Duration) bool {
-	return c.open == 0 && c.asks == 0 && !c.queued && c.flight == nil && c.free == 0 && !c.lost &&
+	return c.open == 0 && c.asks == 0 && c.waits == 0 && !c.queued && c.flight == nil && c.free == 0 && !c.lost &&
 		c.back == 0 && c.force == 0 && now-c.usedAt >= int64(linger)
 }
 
@@ -399,6 +400,15 @@ func (c *counter) usable(now int64, trusted bool) int64 {
 		return 0
 	}
 	return c.free
+}
+
+// spendable is how much of the lease may be used: what refunds have put there is not
+// for those who come next while the counter as a whole owes.
+func (c *counter) spendable(usable int64) int64 {
+	if usable > 0 && c.known && c.avail < 0 {
+		return max(0, usable+c.avail)
+	}
+	return usable
 }
 
 // take makes a hold of n of what is free.

@@ -192,7 +192,7 @@ func (l *Limiter) collect(ch *chunk, s *shard, now int64) {
 				ch.add(it)
 			}
 		}
-		if seen || c.flight != nil || c.free != 0 || c.demand > 0 || c.takes > 0 {
+		if seen || c.flight != nil || c.asks > 0 || c.waits > 0 || c.free != 0 || c.demand > 0 || c.takes > 0 {
 			keep = append(keep, c) // it will have to tell more
 		} else {
 			c.queued = false
@@ -230,9 +230,14 @@ func (c *counter) report(now int64, share float64, near int64, leaving bool) *it
 	if leaving || now-c.usedAt >= int64(idleAfter) {
 		c.demand, target = 0, 0
 	}
+	owes := c.known && c.avail < 0
+	if owes {
+		target = 0
+	}
 	c.shrink(now)
 	back, more := int64(0), int64(0)
 	switch {
+	case (c.asks > 0 || c.waits > 0) && !leaving && !owes: // what is under way can't be given to those who ask
 	case c.free > min(2*target, most):
 		back = c.free - target
 	case c.free >= 0 && c.free < target/2 && c.known:

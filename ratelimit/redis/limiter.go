@@ -78,6 +78,7 @@ type need struct {
 	part    int64 // taken of the lease while the store is asked for the rest
 	lack    int64 // what the store is asked for; -1: the lease has it all
 	owed    int64 // what must be there beside it, since a report is to charge it
+	have    int64 // what the lease had, whether or not it may be used
 	more    int64
 	period  int64 // of part
 	answer  answer
@@ -101,6 +102,7 @@ func (l *Limiter) Reserve(ctx context.Context, _ time.Time, claims []ratelimit.C
 		p.again = true
 		r, failures = p.try(ctx)
 	}
+	p.unpin()
 	if len(failures) > 0 {
 		l.refused.Add(1)
 		return nil, failures
@@ -134,6 +136,7 @@ type plan struct {
 	// limbo says that the store has refused while it did not know yet what this
 	// replica was giving back; again, that it has been asked before.
 	limbo, again bool
+	pinned       []*counter
 	ctx          context.Context // of asking
 	cancel       context.CancelFunc
 }
@@ -148,6 +151,25 @@ func (p *plan) release() {
 	}
 	*p = plan{}
 	plans.Put(p)
+}
+
+// pin keeps leases of the counter from growing and shrinking with each report, until
+// the request has its answer. The shards are locked.
+func (p *plan) pin(c *counter) {
+	if !slices.Contains(p.pinned, c) {
+		c.waits++
+		p.pinned = append(p.pinned, c)
+	}
+}
+
+func (p *plan) unpin() {
+	for _, c := range p.pinned {
+		s := p.limiter.shardFor(c)
+		s.mu.Lock()
+		c.waits--
+		s.queue(c)
+		s.mu.Unlock()
+	}
 }
 
 // try decides from the leases, or asks the store.
@@ -220,10 +242,11 @@ func (p *plan) look(now int64) (failures []ratelimit.Failure) {
 		c := n.counter
 		c.shrink(now)
 		usable := c.usable(now, trusted)
-		if usable >= n.total && (n.total > 0 || c.fresh(now) && c.left(now) >= 0) {
+		spend := c.spendable(usable)
+		if spend >= n.total && (n.total > 0 || c.fresh(now) && c.left(now) >= 0) {
 			continue
 		}
-		n.lack, n.owed = n.total-max(usable, 0), max(-usable, 0)
+		n.lack, n.owed, n.have = n.total-max(spend, 0), max(-usable, 0), max(usable, 0)
 		p.lacks = true
 		if !p.again && c.refusedUntil > now && n.lack+n.owed >= c.refusedNeed {
 			failures = append(failures, p.failuresOf(n, usable+c.avail+c.back, c.refusedWait, now)...)
@@ -432,8 +455,11 @@ func (p *plan) conclude(a asked) (ratelimit.Reservation, []ratelimit.Failure) {
 	var failures []ratelimit.Failure
 	for i := range p.needs {
 		if n := &p.needs[i]; n.lack >= 0 && n.lack+n.owed > n.answer.avail {
-			p.limbo = p.limbo || n.counter.untold(n.answer.turn)
-			failures = append(failures, p.failuresOf(n, n.answer.avail-n.owed+n.total-n.lack+n.counter.back, n.answer.wait, now)...)
+			if n.owed > 0 || n.counter.untold(n.answer.turn) { // what is owed may have been charged meanwhile
+				p.limbo = true
+				p.pin(n.counter)
+			}
+			failures = append(failures, p.failuresOf(n, n.answer.avail-n.owed+n.have+n.counter.back, n.answer.wait, now)...)
 		}
 	}
 	return nil, byIndex(failures)
