@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -290,5 +291,61 @@ func TestCheckWarnsOfTenants(t *testing.T) {
 	}
 	if n := strings.Count(out.String(), ".map.tenant: warning: "); n != 1 || !strings.Contains(out.String(), `identity.jwt[1].map.tenant: warning: gives the tenant "nobody"`) {
 		t.Errorf("%d warnings:\n%s", n, out.String())
+	}
+}
+
+// TestServeKnowsTokens: `sluice serve` itself, from its command line to its drain.
+func TestServeKnowsTokens(t *testing.T) {
+	s := oidctest.NewSigner(t, "ES256", "k")
+	p := oidctest.NewProvider(t, s)
+	d, err := newDemo(demoOptions{public: "127.0.0.1:0", admin: "127.0.0.1:0", timeScale: 0.1}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	editConfig(d.dir, jwtConfig(p))
+	editFile(t, filepath.Join(d.dir, "sluice.yaml"), "log: { level: warn,", "log: { level: info,")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var log syncBuffer
+	ended := make(chan int, 1)
+	go func() {
+		ended <- execute(ctx, time.Now, []string{"serve", "-c", filepath.Join(d.dir, "sluice.yaml")}, strings.NewReader(""), &log, &log)
+	}()
+	place := regexp.MustCompile(`msg=serving public=(\S+)`)
+	soon(t, "the gateway", 30*time.Second, func() bool { return place.MatchString(log.String()) })
+	claims := oidctest.Claims(p.Issuer(), time.Now())
+	claims["org"] = "acme"
+	ask := func(token string) int {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+place.FindStringSubmatch(log.String())[1]+"/v1/models", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	good := s.Token(claims)
+	if got := ask(good); got != 200 {
+		t.Errorf("a token: %d", got)
+	}
+	if got := ask(good[:len(good)-8] + "AAAAAAAA"); got != 401 {
+		t.Errorf("a forged one: %d", got)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	stop()
+	if code := <-ended; code != exitOK {
+		t.Errorf("serve ended with %d:\n%s", code, log.String())
+	}
+	if strings.Contains(log.String(), good[:40]) {
+		t.Error("the log holds the token")
 	}
 }
