@@ -42,7 +42,7 @@ discounts:
 		t.Fatal(err)
 	}
 	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
-	cfg := &Config{Models: []ModelConfig{{Name: "m"}}, Pools: []PoolConfig{{Name: "p", Models: []string{"m"}}}}
+	cfg := &Config{Models: []ModelConfig{{Name: "m"}}, Pools: []PoolConfig{{Name: "p", Models: []string{"m"}, CacheSalt: []string{"chat"}}}}
 	cfg.Policy.DefaultMaxTokens = 1000
 	set, err := policy.LoadFiles(policyConfig(cfg, prices, now), fstest.MapFS{"p.yaml": {Data: []byte(moneyPolicy)}}, []string{"p.yaml"})
 	if err != nil {
