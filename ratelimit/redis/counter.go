@@ -340,6 +340,9 @@ func (c *counter) see(s sight, now int64) {
 		return
 	}
 	c.turn, c.known, c.avail, c.seenAt = s.turn, true, s.avail, now
+	if s.avail >= c.refusedNeed {
+		c.refusedUntil = 0
+	}
 	if c.kind.calendar() {
 		c.periodEnd = s.sent + s.rest*int64(time.Millisecond)
 	}

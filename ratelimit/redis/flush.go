@@ -33,6 +33,7 @@ type item struct {
 	seen                                           bool
 	level, age                                     int64
 	settles                                        []settlement
+	args                                           []string // as they were told
 	granted, avail, entry, rest, index, sent, turn int64
 }
 
@@ -213,11 +214,13 @@ func (l *Limiter) addItem(ch *chunk, c *counter, now int64) {
 	}
 }
 
+// add is called with the counter's shard locked, and writes the report down as it is.
 func (ch *chunk) add(it *item) {
 	it.index = int64(len(ch.items) + 1)
 	ch.items = append(ch.items, it)
 	ch.keys = append(ch.keys, it.counter.key)
 	it.counter.flight = it
+	it.args = it.encode(make([]string, 0, 16+4*len(it.settles)))
 }
 
 // report makes the counter's report, nil if there is nothing to tell. It settles how
@@ -323,7 +326,7 @@ func (ch *chunk) encode(floor uint64, over []uint64, unknown []call) {
 		}
 	}
 	for _, it := range ch.items {
-		a = it.encode(a)
+		a = append(a, it.args...)
 	}
 	ch.args = a
 }

@@ -98,8 +98,8 @@ func (l *Limiter) Reserve(ctx context.Context, _ time.Time, claims []ratelimit.C
 	defer p.release()
 	p.limiter, p.claims = l, claims
 	r, failures := p.try(ctx)
-	for tries := 1; p.limbo && tries < 3 && l.awaitReport(p.ctx); tries++ {
-		p.again = true
+	for tries := 1; p.limbo && tries < mostTries && l.awaitReport(p.ctx); tries++ {
+		p.again, p.last = true, tries+1 == mostTries
 		r, failures = p.try(ctx)
 	}
 	p.unpin()
@@ -111,6 +111,10 @@ func (l *Limiter) Reserve(ctx context.Context, _ time.Time, claims []ratelimit.C
 	l.reserved.Add(1)
 	return r, nil
 }
+
+// mostTries bounds how often a request asks the store: once, and again only after a
+// refusal that reports under way may have caused.
+const mostTries = 3
 
 // awaitReport waits until what is untold is told, and reports whether that came to
 // be in time.
@@ -134,8 +138,10 @@ type plan struct {
 	few     [4]need
 	lacks   bool // a claim does not fit the leases
 	// limbo says that the store has refused while it did not know yet what this
-	// replica was giving back; again, that it has been asked before.
+	// replica was giving back; again, that it has been asked before, and last, that it
+	// will not be asked once more.
 	limbo, again bool
+	last         bool
 	pinned       []*counter
 	ctx          context.Context // of asking
 	cancel       context.CancelFunc
@@ -249,7 +255,7 @@ func (p *plan) look(now int64) (failures []ratelimit.Failure) {
 		n.lack, n.owed, n.have = n.total-max(spend, 0), max(-usable, 0), max(usable, 0)
 		p.lacks = true
 		if !p.again && c.refusedUntil > now && n.lack+n.owed >= c.refusedNeed {
-			failures = append(failures, p.failuresOf(n, usable+c.avail+c.back, c.refusedWait, now)...)
+			failures = append(failures, p.failuresOf(n, min(n.total-1, usable+c.avail+c.back), c.refusedWait, now)...)
 		}
 	}
 	return byIndex(failures)
@@ -455,11 +461,17 @@ func (p *plan) conclude(a asked) (ratelimit.Reservation, []ratelimit.Failure) {
 	var failures []ratelimit.Failure
 	for i := range p.needs {
 		if n := &p.needs[i]; n.lack >= 0 && n.lack+n.owed > n.answer.avail {
-			if n.owed > 0 || n.counter.untold(n.answer.turn) { // what is owed may have been charged meanwhile
-				p.limbo = true
-				p.pin(n.counter)
-			}
-			failures = append(failures, p.failuresOf(n, n.answer.avail-n.owed+n.have+n.counter.back, n.answer.wait, now)...)
+			// What is owed may have been charged meanwhile.
+			p.limbo = p.limbo || n.owed > 0 || n.counter.untold(n.answer.turn)
+			// What is there may be more than was asked for, but in pieces that can't be
+			// put together yet.
+			had := min(n.total-1, n.answer.avail-n.owed+n.have+n.counter.back)
+			failures = append(failures, p.failuresOf(n, had, n.answer.wait, now)...)
+		}
+	}
+	for i := range p.needs {
+		if p.limbo {
+			p.pin(p.needs[i].counter)
 		}
 	}
 	return nil, byIndex(failures)
@@ -476,7 +488,7 @@ func (p *plan) receive(n *need, a asked, now int64) {
 			p.limiter.recall(c)
 			c.free += n.answer.granted
 		}
-		if !a.granted && n.lack+n.owed > n.answer.avail && (p.again || !c.untold(n.answer.turn)) {
+		if !a.granted && n.lack+n.owed > n.answer.avail && (p.last || !c.untold(n.answer.turn)) {
 			c.refuse(n, now)
 		}
 	}
