@@ -17,11 +17,11 @@ import (
 func newKeysCommand(now func() time.Time) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys",
-		Short: "Create, list, rotate and revoke API keys",
+		Short: "Create, list, rotate, revoke and import API keys",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newKeysCreateCommand(now), newKeysListCommand(now), newKeysRevokeCommand(now), newKeysRotateCommand(now))
+	cmd.AddCommand(newKeysCreateCommand(now), newKeysListCommand(now), newKeysRevokeCommand(now), newKeysRotateCommand(now), newKeysImportCommand(now))
 	return cmd
 }
 

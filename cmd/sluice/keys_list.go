@@ -72,7 +72,10 @@ func (p *keyPlace) list(ctx context.Context, now time.Time) (*keyListing, error)
 		}
 	}
 	l.since = uses.Since
-	inStore := make(map[string]bool)
+	inStore, disabled := make(map[string]bool), make(map[string]bool)
+	for _, k := range dir.Keys() {
+		disabled[k.ID] = k.Disabled
+	}
 	if p.store != nil {
 		stored, since, err := p.store.Keys(ctx)
 		if err != nil {
@@ -83,7 +86,7 @@ func (p *keyPlace) list(ctx context.Context, now time.Time) (*keyListing, error)
 			inStore[k.ID] = true
 			row := rowOf(&k.KeyInfo, dir, listed, now)
 			row.Where, row.LastUsed, row.Revoked, row.RevokedBy, row.Reason = "database", instantOf(k.Used), instantOf(k.Revoked), k.By, k.Reason
-			if k.Disabled {
+			if k.Disabled || disabled[k.ID] {
 				row.State = keyRevoked
 			}
 			l.keys = append(l.keys, row)

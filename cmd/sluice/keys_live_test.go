@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -376,5 +377,48 @@ func TestRevocationOfRunningStreams(t *testing.T) {
 				t.Errorf("another key's stream: %v", err)
 			}
 		})
+	}
+}
+
+// Keys that are copied to a database work on without a gap, and are then revoked there or in the file.
+func TestImportedKeysWorkOn(t *testing.T) {
+	r, second := twoGateways(t, "keys: { path: keys.db }\n")
+	file, tenants := filepath.Join(r.d.dir, "sluice.yaml"), filepath.Join(r.d.dir, "tenants.yaml")
+	if got := r.keys("import", "-c", file); !strings.HasPrefix(got, "Copied 3 keys of ") || !strings.HasSuffix(got, "; 0 were there before, 0 were left out that no longer work") {
+		t.Errorf("said %q", got)
+	}
+	if got := r.keys("import", "-c", file); !strings.HasPrefix(got, "Copied 0 keys of ") || !strings.Contains(got, "; 3 were there before") {
+		t.Errorf("said %q", got)
+	}
+	for start := time.Now(); time.Since(start) < revocationBound; {
+		for tenant, key := range r.d.keys {
+			if got := statusOf(t, r.a, key); got != 200 {
+				t.Fatalf("%s: %d", tenant, got)
+			}
+		}
+	}
+	r.keys("revoke", "-c", file, keyIDIn(t, r.d.keys["acme"]))
+	until(t, time.Now(), 401, r.d.keys["acme"], r.a, second)
+	r.keys("revoke", "--tenants", tenants, keyIDIn(t, r.d.keys["globex"]))
+	until(t, time.Now(), 401, r.d.keys["globex"], r.a, second)
+	if err := os.Remove(tenants + ".revoked"); err != nil { // the file alone says it now
+		t.Fatal(err)
+	}
+	soon(t, "the list is gone", stackPatience, func() bool { return strings.Contains(r.log.about("list of revoked"), "before=1 now=0") })
+	if got := statusOf(t, r.a, r.d.keys["globex"]); got != 401 {
+		t.Errorf("a key that the file disables: %d", got)
+	}
+	// Without the file's copy the database's works.
+	text, err := os.ReadFile(tenants)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = regexp.MustCompile(`(?m)^    keys:\n(      .*\n|        .*\n)*`).ReplaceAll(text, nil)
+	if err := os.WriteFile(tenants, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "the keys are out of the file", stackPatience, func() bool { return r.status().Generation > 1 })
+	if got := statusOf(t, r.a, r.d.keys["initech"]); got != 200 {
+		t.Errorf("a key of the database alone: %d", got)
 	}
 }

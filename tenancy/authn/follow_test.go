@@ -78,6 +78,15 @@ func TestLiveFollowsItsStore(t *testing.T) {
 		f.want(v, keyD, tenancy.AuthRevoked)
 		f.want(v, "slk_kb2_e"+secretA[1:], "")
 
+		f.write("tenants.yaml", strings.Replace(twoTenants(), "id: kb2\n", "id: kb2\n        disabled: true\n", 1))
+		time.Sleep(promise)
+		synctest.Wait()
+		f.want(v, "slk_kb2_e"+secretA[1:], tenancy.AuthRevoked) // by the file, although the database's counts
+		f.write("tenants.yaml", twoTenants())
+		time.Sleep(promise)
+		synctest.Wait()
+		f.want(v, "slk_kb2_e"+secretA[1:], "")
+
 		s.set(Changes{}, errors.New("down"))
 		time.Sleep(9 * time.Second)
 		f.want(v, "slk_kb2_e"+secretA[1:], "")

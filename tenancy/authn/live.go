@@ -37,7 +37,7 @@ type LiveConfig struct {
 	// The list of revoked credentials is looked at in any case.
 	Watch bool
 	// Store holds further keys; nil for none. Where it has a key with the id of one
-	// in the file, its own counts.
+	// in the file, its own counts, unless the file disables that.
 	Store Store
 	// MaxStale is how long keys of the Store are believed that it could not be asked
 	// about; 0 is without end.

@@ -247,7 +247,7 @@ func (l *Live) stateOf(e *entry, now time.Time) keyState {
 	s := l.snap.Load()
 	t := s.file.byID[e.tenant]
 	switch {
-	case e.disabled || s.revoked.keys[e.id]:
+	case s.takenBack(e) != nil:
 		return stateRevoked
 	case !e.expires.IsZero() && !now.Before(e.expires):
 		return stateExpired

@@ -28,7 +28,22 @@ func (l *Live) Stands(p *tenancy.Principal) bool {
 		return true
 	}
 	e, _ := s.find([]byte(p.KeyID))
-	return e != nil && !e.disabled && e.tenant == p.Tenant.ID
+	return e != nil && s.takenBack(e) == nil && e.tenant == p.Tenant.ID
+}
+
+// takenBack is why a key is refused that was revoked, by whichever of the sources:
+// a key that the database has is revoked by the tenants file, too.
+func (s *snapshot) takenBack(e *entry) error {
+	if s.revoked.keys[e.id] {
+		return errListed
+	}
+	if e.disabled {
+		return ErrRevoked
+	}
+	if other := s.file.keys[e.id]; other != nil && other.disabled {
+		return errFile
+	}
+	return nil
 }
 
 // View is the keys in force, for the tenants of one generation.
@@ -79,8 +94,8 @@ func (v *View) judge(credential []byte, now time.Time) (*entry, *tenancy.Princip
 	if !e.holds(secret, &v.live.nobody) {
 		return nil, nil, errUnknown
 	}
-	if s.revoked.keys[e.id] {
-		return nil, nil, &tenancy.AuthError{Reason: tenancy.AuthRevoked, KeyID: e.id, Cause: errListed}
+	if err := s.takenBack(e); err != nil {
+		return nil, nil, &tenancy.AuthError{Reason: tenancy.AuthRevoked, KeyID: e.id, Cause: err}
 	}
 	if err := e.refusal(now); err != nil {
 		return nil, nil, err
@@ -96,6 +111,7 @@ func (v *View) judge(credential []byte, now time.Time) (*entry, *tenancy.Princip
 }
 
 var (
+	errFile     = fmt.Errorf("%w: the tenants file disables it", ErrRevoked)
 	errListed   = fmt.Errorf("%w: it is on the list of revoked credentials", ErrRevoked)
 	errStale    = errors.New("the database of keys could not be asked for longer than is allowed")
 	errNoTenant = errors.New("its tenant is not in force: the tenants file has no such tenant, or was not loaded whole")

@@ -164,6 +164,35 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, seq int64, tenant string
 	return err
 }
 
+// Import adds keys that are not there yet, all or none, and returns their ids. One
+// whose id is there stays as it is.
+func (s *Store) Import(ctx context.Context, keys []authn.KeyInfo) (added []string, err error) {
+	err = s.change(ctx, func(tx *sql.Tx) error {
+		for i := range keys {
+			k := &keys[i]
+			switch _, err := s.key(ctx, tx, k.ID); {
+			case err == nil:
+				continue
+			case !errors.Is(err, authn.ErrNoKey):
+				return err
+			}
+			seq, err := s.next(ctx, tx)
+			if err == nil {
+				err = s.insert(ctx, tx, seq, k.Tenant, &k.Record)
+			}
+			if err != nil {
+				return fmt.Errorf("key %s: %w", k.ID, err)
+			}
+			added = append(added, k.ID)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot import keys to %s: %w", s.where, err)
+	}
+	return added, nil
+}
+
 // Revoke ends a key for good, and returns it as it is then. The error wraps
 // authn.ErrNoKey if there is no such key, and ErrRevoked if it was revoked before,
 // with the key as it is.

@@ -215,6 +215,38 @@ func TestRotate(t *testing.T) {
 	})
 }
 
+func TestImport(t *testing.T) {
+	stores(t, func(t *testing.T, open func() *Store) {
+		s := open()
+		f := &follow{s: open()}
+		there := create(t, s, "acme")
+		if _, err := s.Revoke(t.Context(), there.ID, "", "", noon); err != nil {
+			t.Fatal(err)
+		}
+		f.ask(t)
+		more := []authn.KeyInfo{{Tenant: "acme", Record: *there}, {Tenant: "globex", Record: *newRecord(t)}, {Tenant: "acme", Record: *newRecord(t)}}
+		added, err := s.Import(t.Context(), more)
+		if err != nil || !reflect.DeepEqual(added, []string{more[1].ID, more[2].ID}) {
+			t.Fatalf("%v, %v", added, err)
+		}
+		if got := f.ask(t); len(got.Keys) != 2 || !f.keys[there.ID].Disabled || !reflect.DeepEqual(f.keys[more[1].ID], more[1]) {
+			t.Errorf("%+v", got)
+		}
+		if added, err = s.Import(t.Context(), more); err != nil || len(added) > 0 {
+			t.Errorf("once more: %v, %v", added, err)
+		}
+		// Two ids with one secret: nothing of it holds.
+		twice := []authn.KeyInfo{{Tenant: "acme", Record: *newRecord(t)}, {Tenant: "acme", Record: *there}}
+		twice[1].ID = "other"
+		if _, err := s.Import(t.Context(), twice); err == nil || !strings.Contains(err.Error(), "key other") || strings.Contains(err.Error(), there.SHA256) {
+			t.Errorf("one secret for two keys: %v", err)
+		}
+		if got := f.ask(t); len(got.Keys) != 0 {
+			t.Errorf("a refused import was seen: %+v", got)
+		}
+	})
+}
+
 func TestUsed(t *testing.T) {
 	stores(t, func(t *testing.T, open func() *Store) {
 		s, other := open(), open()
