@@ -44,7 +44,8 @@ func OpenBooks(path string) (*Books, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the ledger: %w", err)
 	}
-	db, err := openDB(path, mode, "busy_timeout(5000)", "synchronous(FULL)")
+	// A gateway under load leaves the lock free for moments alone.
+	db, err := openDB(path, mode, "busy_timeout(30000)", "synchronous(FULL)")
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the ledger: %w", explain(err))
 	}

@@ -2,10 +2,14 @@ package ledger
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -279,4 +283,91 @@ func TestOpenBooksRefuses(t *testing.T) {
 	if _, err := OpenPostgresBooks("nonsense=1 secret"); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("a bad connection string: %v", err)
 	}
+}
+
+// A month that is closed while gateways add rows to it has, from the closing on,
+// the rows that it has then; all others are in the next one, and none is missing.
+func TestClosingUnderLoad(t *testing.T) {
+	run := func(t *testing.T, gateways []*Ledger, b *Books) {
+		const clients = 4
+		var wg sync.WaitGroup
+		var done atomic.Int64
+		enough := make(chan struct{})
+		for g, l := range gateways {
+			for c := range clients {
+				wg.Go(func() {
+					for i := 0; ; i++ {
+						select {
+						case <-enough:
+							return
+						default:
+						}
+						if err := l.Record(t.Context(), endsAt(fmt.Sprintf("%d-%d-%d", g, c, i), march.Add(time.Duration(i%700)*time.Hour))); err != nil {
+							t.Error(err)
+							return
+						}
+						done.Add(1)
+					}
+				})
+			}
+		}
+		until := func(n int64) {
+			for done.Load() < n && !t.Failed() {
+				runtime.Gosched()
+			}
+		}
+		until(50)
+		if _, err := b.Freeze(t.Context(), Closing{Month: march, By: "x"}); err != nil {
+			t.Error(err)
+		}
+		rowsOf := func(month time.Time) (n int64) {
+			totals, err := b.Totals(t.Context(), month, month.AddDate(0, 1, 0))
+			if err != nil {
+				t.Error(err)
+			}
+			for _, total := range totals {
+				n += total.Rows
+			}
+			return n
+		}
+		closed := rowsOf(march)
+		until(done.Load() + 50)
+		close(enough)
+		wg.Wait()
+		total := done.Load()
+		if after := rowsOf(march); after != closed || closed < 50 || closed > total-20 {
+			t.Errorf("March has %d rows, had %d when it was closed, of %d", after, closed, total)
+		}
+		if late := rowsOf(april); late != total-closed {
+			t.Errorf("April has %d rows, want %d", late, total-closed)
+		}
+		for _, l := range gateways {
+			if st := l.Stats(); st.Failed != 0 || st.Spooled != 0 {
+				t.Errorf("stats %+v", st)
+			}
+		}
+	}
+	t.Run("sqlite", func(t *testing.T) {
+		path := tempPath(t)
+		l := mustOpen(t, path, Options{Patience: time.Minute})
+		b, err := OpenBooks(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		run(t, []*Ledger{l}, b)
+	})
+	t.Run("postgres", func(t *testing.T) {
+		dsn := database(t)
+		gateways := []*Ledger{
+			mustOpenPostgres(t, tempPath(t), dsn, Options{Patience: time.Minute}),
+			mustOpenPostgres(t, tempPath(t), dsn, Options{Patience: time.Minute}),
+		}
+		b, err := OpenPostgresBooks(dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		run(t, gateways, b)
+	})
 }

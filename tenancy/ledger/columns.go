@@ -247,15 +247,19 @@ func formatCharges(charges []tenancy.Charge) string {
 	if len(charges) == 0 {
 		return ""
 	}
-	var b strings.Builder
+	b := make([]byte, 0, 80*len(charges))
 	for i := range charges {
 		c := &charges[i]
 		if i > 0 {
-			b.WriteByte(' ')
+			b = append(b, ' ')
 		}
-		fmt.Fprintf(&b, "%x/%s/%s/%d/%d", c.Counter, c.Unit, c.Window, c.Period.Unix(), c.Amount)
+		b = append(hex.AppendEncode(b, c.Counter[:]), '/')
+		b = append(append(b, c.Unit...), '/')
+		b = append(append(b, c.Window...), '/')
+		b = append(strconv.AppendInt(b, c.Period.Unix(), 10), '/')
+		b = strconv.AppendInt(b, c.Amount, 10)
 	}
-	return b.String()
+	return string(b)
 }
 
 // parseCharges is the inverse of formatCharges.
