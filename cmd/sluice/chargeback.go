@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -269,19 +268,6 @@ func (f *exportFlags) writeState(ctx context.Context, reader *ledger.Reader, clo
 	case p.SpoolRows > 0:
 		fmt.Fprintf(w, "%s: %s in the spool beside %s and not in the export.\n", f.period, waits(p.SpoolRows), f.ledgerPath())
 	}
-}
-
-// writeWhole holds back what write makes until it is whole: half an export on standard output would look
-// like a whole one.
-func writeWhole(w io.Writer, write func(io.Writer) error) error {
-	var buf bytes.Buffer
-	if err := write(&buf); err != nil {
-		return err
-	}
-	if _, err := buf.WriteTo(w); err != nil {
-		return fmt.Errorf("cannot write the export: %w", err)
-	}
-	return nil
 }
 
 // replaceFile lets write fill a temporary file beside path and puts it in path's place, so that path

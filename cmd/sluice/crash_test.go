@@ -78,7 +78,7 @@ type crashes struct {
 	books  *books
 	child  *child
 
-	kills, starting, draining, outages, lost, rows int
+	kills, starting, draining, outages int
 }
 
 // crashBudgets are limits of whole days and months that nobody reaches: what is
@@ -221,7 +221,6 @@ func (g *crashes) restart(back func()) {
 	soon(g.T, "the spool to be empty", childPatience, func() bool {
 		return g.child.metric(g.T, "sluice_ledger_spool_bytes") == 0 && g.child.metric(g.T, "sluice_ledger_failing") == 0
 	})
-	g.lost += int(g.child.metric(g.T, "sluice_ledger_recovered"))
 }
 
 func (g *crashes) reconcile() {

@@ -264,7 +264,7 @@ func getModels(t *testing.T, conn net.Conn) int {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
-		Dial:              func(string, string) (net.Conn, error) { return conn, nil },
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 	}}
 	resp, err := client.Get("http://127.0.0.1/v1/models")
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -19,7 +20,7 @@ import (
 func ownRedis(t *testing.T, password string) *redistest.Server {
 	t.Helper()
 	s, err := redistest.New("--requirepass", password)
-	if err == redistest.ErrNotInstalled && !redistest.Required() {
+	if errors.Is(err, redistest.ErrNotInstalled) && !redistest.Required() {
 		t.Skip(err)
 	}
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -443,9 +444,7 @@ func (k *keeping) search() {
 		"answers to operators":  k.pages.Bytes(),
 		"the ledger's database": dumps[0], "the keys' database": dumps[1], "the store": kept,
 	}
-	for file, text := range k.files() {
-		told[file] = text
-	}
+	maps.Copy(told, k.files())
 	for what, words := range map[string][]string{
 		"what processes said":   {"level=DEBUG", "msg=request", "cannot reload", "goroutine ", "draining", "reload error", "does not take rows"},
 		"answers to clients":    {"invalid_api_key", "rate_limit_exceeded", "policy_denied", "upstream_error", "upstream_timeout", "invalid_request"},

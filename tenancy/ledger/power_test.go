@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -127,7 +129,7 @@ func (p *powerCut) torn() string {
 			continue
 		}
 		tail := p.tail(text[len(old):])
-		if err := os.WriteFile(path+name, append(old[:len(old):len(old)], tail...), 0o600); err != nil {
+		if err := os.WriteFile(path+name, slices.Concat(old, tail), 0o600); err != nil {
 			p.Fatal(err)
 		}
 	}
