@@ -57,7 +57,7 @@ func budgets(t testing.TB, l *Ledger, since time.Time, all bool) map[string]int6
 func sameBudgets(t testing.TB, what string, got map[string]int64, want string) {
 	t.Helper()
 	n := 0
-	for _, part := range strings.FieldsSeq(want) {
+	for part := range strings.FieldsSeq(want) {
 		name, amount, _ := strings.Cut(part, "=")
 		n++
 		if fmt.Sprint(got[name]) != amount {
