@@ -8,8 +8,9 @@
 // A replica leases a part of each counter that it uses: tokens, slots or money that
 // the store has taken off the counter already. A request whose claims fit the leases
 // is decided here, without the network. Another one costs one round trip, in which
-// the store grants what all its claims lack, or nothing. What requests have used, and
-// what they give back, is told to the store every FlushEvery.
+// the store grants what all its claims lack, or nothing. Only a refusal that reports
+// under way may have caused is asked about again, twice at most. What requests have
+// used, and what they give back, is told to the store every FlushEvery.
 //
 // # What is promised
 //
@@ -20,10 +21,10 @@
 // are never exceeded. What replicas have leased, at most LeaseShare of a limit, may
 // be refused to others meanwhile.
 //
-// A replica that dies has its leases given back after DeadAfter. What it had admitted
-// from them in its last FlushEvery, at most its lease, is then admitted twice. A
-// store that loses its data has the counters begin anew, as low as any replica
-// remembers them.
+// A replica that dies has its leases given back after DeadAfter; what it had admitted
+// from them and not told yet, at most its lease, may then be had once more. A store
+// that loses its data has the counters begin anew, as low as any replica remembers
+// them, and days and months as Restore has made known.
 //
 // # Time
 //

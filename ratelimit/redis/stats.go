@@ -36,6 +36,9 @@ func (l *Limiter) Stats() Stats {
 		ByLease: l.byLease.Load(), ByStore: l.byStore.Load(), ByMemory: l.byMemory.Load(), Losses: l.losses.Load(),
 		Trips: l.trips.read(),
 	}
+	if l.session.Load() == nil { // it answers, but has to be told first what is in use
+		st.State = StateDown
+	}
 	l.health.mu.Lock()
 	st.Since, st.Error = l.health.since, l.health.err
 	l.health.mu.Unlock()
