@@ -142,6 +142,9 @@ func (e *evaluation) costEstimate() (int64, error) {
 	return price.mostCost(t.n, output)
 }
 
+// learnedOutput names [RequestInput.LearnedOutput], which is no variable.
+const learnedOutput = "request.learned_output"
+
 // outputTokens is what is reserved for the request's output: as much as it may
 // generate, or, where the client has not said how much, as much as such requests
 // have taken so far.
@@ -150,6 +153,9 @@ func (e *evaluation) outputTokens() (int64, error) {
 	choices, err := mulInt(e.effective.n, max(r.Prompts, 1))
 	if err != nil {
 		return 0, err
+	}
+	if r.MaxTokens == nil && e.in.Absent[learnedOutput] {
+		return 0, &evalError{kind: ErrorAbsent, text: "the input does not give " + learnedOutput}
 	}
 	each := e.effective.maxTokens
 	if r.LearnedOutput != nil && r.MaxTokens == nil {

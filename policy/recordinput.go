@@ -162,6 +162,9 @@ func (r *Record) AsInput(s *Set) *Input {
 			in.Absent[v.name] = true
 		}
 	}
+	if r.hides(learnedOutput) {
+		in.Absent[learnedOutput] = true
+	}
 	for name := range s.cfg.Claims {
 		full := "principal.claims." + name
 		if _, given := p.Claims[name]; !given || r.hides(full) {

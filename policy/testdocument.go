@@ -175,7 +175,7 @@ func testVariables(p *problems, at node, c Config) testInputs {
 		out[v.name] = v
 	}
 	// No expression sees it, but what a limit reserves depends on it.
-	out["request.learned_output"] = variable{name: "request.learned_output", typ: cel.OptionalType(cel.IntType)}
+	out[learnedOutput] = variable{name: learnedOutput, typ: cel.OptionalType(cel.IntType)}
 	for name, t := range c.Claims {
 		v, err := claimVariable(name, t)
 		if err != nil {

@@ -87,6 +87,27 @@ func TestLearnedOutputIsReplayed(t *testing.T) {
 	}
 }
 
+// TestHiddenLearnedOutputIsNoGuess: a record that hides what was learned says so,
+// where it would have counted.
+func TestHiddenLearnedOutputIsNoGuess(t *testing.T) {
+	s := mustLoad(t, testConfig(), limitText("{ name: l, unit: tokens, window: 1m, limit: 1000000, key: [] }", "Deny"))
+	for _, capped := range []bool{false, true} {
+		in := testInput()
+		learned := int64(321)
+		in.Request.LearnedOutput = &learned
+		if !capped {
+			in.Request.MaxTokens = nil
+		}
+		r := s.Decide(t.Context(), in).Record(in, RecordOptions{})
+		r.hidden = []string{"request.learned_output"}
+		r.Input.Request.LearnedOutput = nil
+		d := s.Decide(t.Context(), r.AsInput(s))
+		if absent := len(d.Errors) == 1 && d.Errors[0].ErrorKind == ErrorAbsent; absent == capped {
+			t.Errorf("capped %t: limits %+v, errors %+v", capped, d.Limits, d.Errors)
+		}
+	}
+}
+
 // TestChargesSoFar are those of the end, without a trace of what fails.
 func TestChargesSoFar(t *testing.T) {
 	d := mustLoad(t, testConfig(), limitText("{ name: a, unit: tokens, window: 1m, limit: 90000, key: [] }, { name: b, unit: cost, window: 1m, limit: 90000, key: [], charge: \"100 / (usage.output_tokens - 5)\" }", "Deny")).Decide(t.Context(), testInput())
