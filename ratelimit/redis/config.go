@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 )
@@ -43,7 +44,8 @@ type Config struct {
 	DeadAfter time.Duration
 	// MaxCounters bounds the counters that this process knows.
 	MaxCounters int
-	// Log gets what an operator should know. Nil: nothing is logged.
+	// Log gets what an operator should know, of the store's errors without secrets.
+	// Nil: nothing is logged.
 	Log *slog.Logger
 }
 
@@ -60,10 +62,8 @@ func (c *Config) Validate() error {
 	if len(c.Addresses) == 0 {
 		return errors.New("no address of the store is given")
 	}
-	for _, a := range c.Addresses {
-		if a == "" {
-			return errors.New("an address of the store is empty")
-		}
+	if slices.Contains(c.Addresses, "") {
+		return errors.New("an address of the store is empty")
 	}
 	if c.Prefix == "" || strings.ContainsAny(c.Prefix, "{}") {
 		return fmt.Errorf("the prefix %q should be a word without braces", c.Prefix)

@@ -132,7 +132,7 @@ func TestStoreDiesAndComesBackEmpty(t *testing.T) {
 	w.wait(func() bool {
 		a.kick()
 		_, f := b.reserve(slot("s", 3))
-		w.now.Add(int64(refusedFor))
+		w.now.Add(refusedFor)
 		return len(f) == 0
 	})
 }
@@ -372,7 +372,7 @@ func TestReplicaThatWasGivenUp(t *testing.T) {
 	}
 	w.wait(func() bool {
 		lost.kick()
-		w.now.Add(int64(refusedFor))
+		w.now.Add(refusedFor)
 		_, f := r.reserve(slot("s", 2))
 		return len(f) == 0
 	})

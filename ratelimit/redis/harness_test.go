@@ -245,7 +245,7 @@ func (w *world) left(r *replica, c ratelimit.Claim) int64 {
 		if low < 0 && high == 0 {
 			return failures[0].Available
 		}
-		w.now.Add(int64(refusedFor)) // ask anew
+		w.now.Add(refusedFor) // ask anew
 	}
 	return low
 }

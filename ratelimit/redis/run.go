@@ -71,11 +71,11 @@ func (l *Limiter) noteRound(err error) {
 	switch {
 	case !tell:
 	case mode == modeUp:
-		l.log("the store of limits answers", nil)
+		l.cfg.Log.Info("the store of limits answers", "replicas", l.near.Load())
 	case mode == modeSlow:
-		l.log("the store of limits answers too slowly", errLate)
+		l.cfg.Log.Warn("the store of limits answers too slowly", "err", errLate)
 	case err != nil:
-		l.log("the store of limits does not answer", err)
+		l.cfg.Log.Warn("the store of limits does not answer", "err", err)
 	}
 }
 
@@ -161,7 +161,7 @@ func (l *Limiter) lose(s *session, err error) {
 		return
 	}
 	l.losses.Add(1)
-	l.log("the store of limits has to be told anew what is in use", err)
+	l.cfg.Log.Warn("the store of limits has to be told anew what is in use", "err", err)
 	l.kick()
 }
 
@@ -183,19 +183,7 @@ func (l *Limiter) depart() {
 		err = s.leave(ctx)
 	}
 	if err != nil {
-		l.log("cannot give back leased limits; they count as taken for a while", err)
+		l.cfg.Log.Warn("cannot give back leased limits; they count as taken for a while", "err", err)
 	}
 	l.session.CompareAndSwap(s, nil)
-}
-
-// log tells the operator. Errors of the store hold no secrets.
-func (l *Limiter) log(msg string, err error) {
-	if l.cfg.Log == nil {
-		return
-	}
-	if err == nil {
-		l.cfg.Log.Info(msg, "replicas", l.near.Load())
-		return
-	}
-	l.cfg.Log.Warn(msg, "err", err)
 }
