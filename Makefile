@@ -59,12 +59,12 @@ testdata:
 .PHONY: test
 test: native testdata ## run every test
 	$(call say,test)
-	@$(GO) test -shuffle=on ./...
+	@$(GO) test -timeout 20m -shuffle=on ./...
 
 .PHONY: race
 race: native testdata ## run every test under the race detector
 	$(call say,race $(RACE))
-	@$(GO) test -race -shuffle=on $(RACE)
+	@$(GO) test -timeout 20m -race -shuffle=on $(RACE)
 
 # `make crash KILLS=500 SEED=1`.
 KILLS ?= 100
