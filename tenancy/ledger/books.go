@@ -137,12 +137,13 @@ func (b *Books) Freeze(ctx context.Context, c Closing) (*Closing, error) {
 }
 
 // Seal completes a closing with the number of rows and the sums over the exports.
-// Nothing of it changes from then on.
+// Nothing of it changes from then on. It is an error if the month was thawed and
+// frozen again meanwhile.
 func (b *Books) Seal(ctx context.Context, c Closing) error {
 	d := b.dialect
 	return b.change(ctx, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE %s SET row_count = %s, csv_sha256 = %s, json_sha256 = %s WHERE month = %s AND csv_sha256 = ''",
-			d.closed, d.mark(1), d.mark(2), d.mark(3), d.mark(4)), c.Rows, c.CSV, c.JSON, monthNumber(c.Month))
+		res, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE %s SET row_count = %s, csv_sha256 = %s, json_sha256 = %s WHERE month = %s AND closed_ns = %s AND csv_sha256 = ''",
+			d.closed, d.mark(1), d.mark(2), d.mark(3), d.mark(4), d.mark(5)), c.Rows, c.CSV, c.JSON, monthNumber(c.Month), dbNanos(c.At))
 		return one(res, err, "the month was closed meanwhile, or is not being closed")
 	})
 }

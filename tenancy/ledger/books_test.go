@@ -371,3 +371,64 @@ func TestClosingUnderLoad(t *testing.T) {
 		run(t, gateways, b)
 	})
 }
+
+// An archive of a closed month that was interrupted is gone on with: the file has
+// the rows and the closing by then.
+func TestArchiveOfAClosedMonthGoesOn(t *testing.T) {
+	eachBooks(t, func(t *testing.T, path string, reopen func() *Ledger, books func() *Books) {
+		l, b := reopen(), books()
+		for _, row := range []*tenancy.Row{endsAt("one", march), endsAt("two", march)} {
+			if err := l.Record(t.Context(), row); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := Closing{Month: march, At: june, By: "j.doe", Meta: "m"}
+		if _, err := b.Freeze(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		c.Rows, c.CSV, c.JSON = 2, "aa", "bb"
+		if err := b.Seal(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		file := filepath.Join(dir, "ledger-2026-03.db")
+		if err := copyRows(t.Context(), b.Reader, file, march, april); err != nil {
+			t.Fatal(err)
+		}
+		if err := copyClosing(t.Context(), b.Reader, file, march); err != nil {
+			t.Fatal(err)
+		}
+		a, err := archive(t.Context(), b.Reader, dir, march, june)
+		if err != nil || a.Rows != 2 || a.Moved != 2 {
+			t.Errorf("archive %+v, %v", a, err)
+		}
+	})
+}
+
+// Who seals a month seals what was frozen then: if that was thawed and frozen again
+// meanwhile, its sums may be of other rows.
+func TestSealOfAnotherFreezing(t *testing.T) {
+	eachBooks(t, func(t *testing.T, _ string, reopen func() *Ledger, books func() *Books) {
+		reopen()
+		b := books()
+		mine, err := b.Freeze(t.Context(), Closing{Month: march, At: june, By: "j.doe"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Thaw(t.Context(), march); err != nil {
+			t.Fatal(err)
+		}
+		other, err := b.Freeze(t.Context(), Closing{Month: march, At: june.Add(time.Second), By: "somebody else"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mine.CSV, mine.JSON = "aa", "bb"
+		if err := b.Seal(t.Context(), *mine); err == nil || !strings.Contains(err.Error(), "not being closed") {
+			t.Errorf("sealed by who froze it before: %v", err)
+		}
+		other.CSV, other.JSON = "cc", "dd"
+		if err := b.Seal(t.Context(), *other); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -149,6 +149,12 @@ func (w *writer) rollback() { _, _ = w.conn.ExecContext(context.Background(), "R
 
 func (w *writer) store(ctx context.Context, row *tenancy.Row) (result, error) {
 	w.values = appendValues(w.values[:0], row, w.month(row))
+	if w.booked {
+		// The month may be closed there: then even a row that it has can't be offered.
+		if res, err := w.compare(ctx, row); !errors.Is(err, sql.ErrNoRows) {
+			return res, err
+		}
+	}
 	res, err := w.insert.ExecContext(ctx, w.values...)
 	if err != nil {
 		return 0, refusal(err)
@@ -159,6 +165,12 @@ func (w *writer) store(ctx context.Context, row *tenancy.Row) (result, error) {
 		}
 		return stored, err
 	}
+	return w.compare(ctx, row)
+}
+
+// compare decides on a row, whose columns are w.values, by the one that has its id;
+// the error is sql.ErrNoRows if there is none.
+func (w *writer) compare(ctx context.Context, row *tenancy.Row) (result, error) {
 	there, err := scanRow(w.byID.QueryRowContext(ctx, row.ID).Scan)
 	if err != nil {
 		return 0, err
