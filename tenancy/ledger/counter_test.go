@@ -277,6 +277,49 @@ func TestMonths(t *testing.T) {
 	})
 }
 
+// Rows belong to the month that they are booked in: one whose rows have all gone to
+// an archive is none that has rows, though a late one ended in it.
+func TestMonthsOfLateRows(t *testing.T) {
+	eachBooks(t, func(t *testing.T, _ string, reopen func() *Ledger, books func() *Books) {
+		l, b := reopen(), books()
+		if _, err := b.Freeze(t.Context(), Closing{Month: march, At: june, By: "j.doe"}); err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range []*tenancy.Row{endsAt("late", march.Add(time.Hour)), endsAt("june", june)} {
+			if err := l.Record(t.Context(), row); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := l.Months(t.Context(), distantFuture)
+		if want := []Month{{First: april}, {First: june}}; err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
+	})
+}
+
+// What a process has counted can't be compared once some of it is in an archive.
+func TestUsageOfArchivedMonths(t *testing.T) {
+	path := tempPath(t)
+	l := mustOpen(t, path, Options{})
+	if err := l.Record(t.Context(), endsAt("r", march.Add(time.Hour))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Archive(t.Context(), path, t.TempDir(), march, june); err != nil {
+		t.Fatal(err)
+	}
+	s, err := l.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.UsageOf(t.Context(), l.process, 1, march, distantFuture); !errors.Is(err, ErrArchived) {
+		t.Errorf("of March: %v", err)
+	}
+	if _, err := s.UsageOf(t.Context(), l.process, 1, april, distantFuture); err != nil {
+		t.Errorf("of later months: %v", err)
+	}
+}
+
 // noteGate is a store that takes no notes while it is shut.
 type noteGate struct {
 	store

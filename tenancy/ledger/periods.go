@@ -58,20 +58,25 @@ func afterClose(row *tenancy.Row) *tenancy.Row {
 
 // readClosed asks a database for its closed months.
 func readClosed(ctx context.Context, db rowQuerier, d *dialect) (closedMonths, error) {
-	found, err := db.QueryContext(ctx, "SELECT month FROM "+d.closed)
+	return monthsOf(ctx, db, "SELECT month FROM "+d.closed)
+}
+
+// monthsOf is a set of months by their numbers, which a query gives.
+func monthsOf(ctx context.Context, db rowQuerier, query string) (closedMonths, error) {
+	found, err := db.QueryContext(ctx, query)
 	if err != nil {
 		return nil, err
 	}
 	defer found.Close()
-	closed := make(closedMonths)
+	months := make(closedMonths)
 	for found.Next() {
 		var month int64
 		if err := found.Scan(&month); err != nil {
 			return nil, err
 		}
-		closed[month] = true
+		months[month] = true
 	}
-	return closed, found.Err()
+	return months, found.Err()
 }
 
 // part is some of the rows of a time, as a condition with its arguments. Each part

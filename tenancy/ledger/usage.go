@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,7 +32,8 @@ func (s *Snapshot) Usage(ctx context.Context, from, to time.Time) ([]tenancy.Usa
 }
 
 // UsageOf sums, likewise, the rows that a process has made and counted, up to a
-// place in the ledger, and that ended in [from, to).
+// place in the ledger, and that ended in [from, to). It is ErrArchived if a month of
+// these is.
 func (s *Snapshot) UsageOf(ctx context.Context, process string, seq int64, from, to time.Time) ([]tenancy.Usage, error) {
 	if s.dialect.schema < withPeriods {
 		return nil, nil
@@ -38,7 +41,11 @@ func (s *Snapshot) UsageOf(ctx context.Context, process string, seq int64, from,
 	d := s.dialect
 	where := fmt.Sprintf("process = %s AND seq <= %s AND end_ns >= %s AND end_ns < %s AND %s",
 		d.mark(1), d.mark(2), d.mark(3), d.mark(4), countable)
-	list, err := s.sumUsage(ctx, where, []any{process, seq, dbNanos(from), dbNanos(to)})
+	err := notArchived(ctx, s.tx, d, from, to)
+	var list []tenancy.Usage
+	if err == nil {
+		list, err = s.sumUsage(ctx, where, []any{process, seq, dbNanos(from), dbNanos(to)})
+	}
 	return list, s.failed("sum", err)
 }
 
@@ -246,7 +253,7 @@ type Month struct {
 }
 
 // Months lists the months that begin before an instant and that rows of the
-// database ended in, oldest first.
+// database are booked in, oldest first.
 func (l *Ledger) Months(ctx context.Context, before time.Time) ([]Month, error) {
 	list, err := l.reader.months(ctx, before)
 	if err != nil {
@@ -261,34 +268,34 @@ func (r *Reader) months(ctx context.Context, before time.Time) ([]Month, error) 
 	if err != nil {
 		return nil, err
 	}
-	var list []Month
+	numbers, err := monthsOf(ctx, r.db, "SELECT DISTINCT period FROM "+d.table+" WHERE period <> 0")
+	if err != nil {
+		return nil, err
+	}
 	next := dbNanos(time.Time{})
 	for {
 		var end *int64
-		query := fmt.Sprintf("SELECT min(end_ns) FROM %s WHERE end_ns >= %s AND end_ns < %s", d.table, d.mark(1), d.mark(2))
-		if err := r.db.QueryRowContext(ctx, query, next, dbNanos(before)).Scan(&end); err != nil || end == nil {
-			return list, err
+		query := fmt.Sprintf("SELECT min(end_ns) FROM %s WHERE period = 0 AND end_ns >= %s AND end_ns < %s", d.table, d.mark(1), d.mark(2))
+		if err := r.db.QueryRowContext(ctx, query, next, dbNanos(before)).Scan(&end); err != nil {
+			return nil, err
+		}
+		if end == nil {
+			break
 		}
 		first := tenancy.Month(time.Unix(0, *end))
-		list = append(list, Month{First: first, Closed: closed[monthNumber(first)]})
+		numbers[monthNumber(first)] = true
 		next = dbNanos(first.AddDate(0, 1, 0))
 	}
+	var list []Month
+	for _, number := range slices.Sorted(maps.Keys(numbers)) {
+		if first := monthOf(number); first.Before(before) {
+			list = append(list, Month{First: first, Closed: closed[number]})
+		}
+	}
+	return list, nil
 }
 
 // sealedMonths asks a database for the months whose closing is complete.
 func sealedMonths(ctx context.Context, db rowQuerier, d *dialect) (closedMonths, error) {
-	found, err := db.QueryContext(ctx, "SELECT month FROM "+d.closed+" WHERE csv_sha256 <> ''")
-	if err != nil {
-		return nil, err
-	}
-	defer found.Close()
-	sealed := make(closedMonths)
-	for found.Next() {
-		var month int64
-		if err := found.Scan(&month); err != nil {
-			return nil, err
-		}
-		sealed[month] = true
-	}
-	return sealed, found.Err()
+	return monthsOf(ctx, db, "SELECT month FROM "+d.closed+" WHERE csv_sha256 <> ''")
 }
