@@ -131,4 +131,4 @@ func writeGPUSums(w io.Writer, r *chargeback.GPUReport) {
 }
 
 // hours writes a time in hours with three places.
-func hours(d time.Duration) string { return fmt.Sprintf("%.3f", d.Hours()) }
+func hours(t chargeback.GPUMicros) string { return fmt.Sprintf("%.3f", t.Hours()) }

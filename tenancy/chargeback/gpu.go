@@ -63,8 +63,7 @@ const (
 type GPULine struct {
 	Pool, Kind, Tenant, Team, Model string
 	Requests                        int64
-	// GPUTime is that of one GPU.
-	GPUTime time.Duration
+	GPUTime                         GPUMicros
 	// Currency is empty where the pool had no cost at the time.
 	Currency string
 	// WorkCost is the share for the time that was worked, IdleCost for that in
@@ -83,8 +82,15 @@ type GPUSum struct {
 	// that the pool had more GPUs than its cost says, or that several gateways
 	// have each measured the same workers.
 	Cost           int64
-	Capacity, Work time.Duration
+	Capacity, Work GPUMicros
 }
+
+// GPUMicros is GPU time in microseconds of one GPU: what a large pool has in a month
+// is more than a time.Duration holds.
+type GPUMicros int64
+
+// Hours returns it as hours of one GPU.
+func (t GPUMicros) Hours() float64 { return float64(t) / float64(time.Hour/time.Microsecond) }
 
 // GPUReport shares the cost of pools among those who used them.
 type GPUReport struct {
@@ -142,7 +148,7 @@ func ShareGPUs(ctx context.Context, rows Source, period string, pools []GPUPool,
 type gpuShares struct {
 	slots map[string][]*gpuSlot // by pool, in order of time
 	cost  int64                 // of all slots
-	time  time.Duration         // of all rows that count
+	time  GPUMicros             // of all rows that count
 }
 
 // gpuSlot is the time for which one rate of a pool holds, with what was done in it.
@@ -151,7 +157,7 @@ type gpuSlot struct {
 	from, to time.Time
 	currency string // empty: there is no rate
 	cost     int64
-	capacity time.Duration
+	capacity GPUMicros
 	work     map[gpuKey]*gpuWork
 }
 
@@ -163,7 +169,7 @@ func (a gpuKey) compare(b gpuKey) int {
 
 type gpuWork struct {
 	requests int64
-	time     time.Duration
+	time     GPUMicros
 }
 
 func newGPUShares(pools []GPUPool, from, until time.Time) *gpuShares {
@@ -182,7 +188,7 @@ func newGPUShares(pools []GPUPool, from, until time.Time) *gpuShares {
 			}
 			long := slot.to.Sub(slot.from)
 			slot.cost = share(rate.PerHour, int64(long), int64(time.Hour))
-			slot.capacity = long * time.Duration(rate.GPUs)
+			slot.capacity = GPUMicros(long.Microseconds() * rate.GPUs)
 			s.cost += slot.cost
 			s.slots[p.Name] = append(s.slots[p.Name], slot)
 		}
@@ -237,8 +243,8 @@ func (s *gpuShares) gather(ctx context.Context, rows Source, from, to time.Time,
 			slot.work[key] = w
 		}
 		w.requests++
-		w.time += row.GPUTime
-		s.time += row.GPUTime
+		w.time += GPUMicros(row.GPUTime.Microseconds())
+		s.time += GPUMicros(row.GPUTime.Microseconds())
 	}
 	totals, err := rows.Totals(ctx, from, to)
 	if err != nil {
@@ -272,7 +278,7 @@ func (s *gpuShares) share(r *GPUReport, idle IdleMode) {
 			}
 			slices.SortFunc(keys, gpuKey.compare)
 			weights := make([]int64, len(keys), len(keys)+1)
-			var work time.Duration
+			var work GPUMicros
 			for i, key := range keys {
 				w := slot.work[key]
 				weights[i], work = int64(w.time), work+w.time
@@ -340,7 +346,7 @@ func (r *GPUReport) check(s *gpuShares) error {
 		}
 	}
 	if cost != 0 || worked != 0 {
-		return fmt.Errorf("%w: the lines lack %d micro-units and %s of GPU time", ErrUnequal, cost, worked)
+		return fmt.Errorf("%w: the lines lack %d micro-units and %d microseconds of GPU time", ErrUnequal, cost, worked)
 	}
 	return nil
 }
@@ -401,7 +407,7 @@ func (r *GPUReport) WriteCSV(w io.Writer) error {
 	for _, l := range r.Lines {
 		if err := out.Write([]string{
 			r.Period, l.Pool, l.Kind, l.Tenant, l.Team, l.Model, strconv.FormatInt(l.Requests, 10),
-			decimal(l.GPUTime.Microseconds()), decimal(l.WorkCost), decimal(l.IdleCost), decimal(l.Cost()), l.Currency,
+			decimal(int64(l.GPUTime)), decimal(l.WorkCost), decimal(l.IdleCost), decimal(l.Cost()), l.Currency,
 		}); err != nil {
 			return err
 		}
@@ -430,7 +436,7 @@ func (r *GPUReport) WriteJSON(w io.Writer) error {
 			Currency                                string
 		}{
 			r.Period, l.Pool, l.Kind, l.Tenant, l.Team, l.Model, l.Requests,
-			number(l.GPUTime.Microseconds()), number(l.WorkCost), number(l.IdleCost), number(l.Cost()), l.Currency,
+			number(int64(l.GPUTime)), number(l.WorkCost), number(l.IdleCost), number(l.Cost()), l.Currency,
 		}); err != nil {
 			return err
 		}

@@ -67,6 +67,8 @@ func worked(tenant, pool string, day int, gpu time.Duration) *tenancy.Row {
 	}
 }
 
+const gpuHour = GPUMicros(time.Hour / time.Microsecond)
+
 func shareMarch(t testing.TB, rows []*tenancy.Row, pools []GPUPool, idle IdleMode) *GPUReport {
 	t.Helper()
 	r, err := ShareGPUs(t.Context(), memorySource(rows), "2026-03", pools, idle, march.AddDate(1, 0, 0))
@@ -149,8 +151,8 @@ func TestGPUCostChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Until != now || r.Sums[2] != (GPUSum{"p", "USD", 240_000_000, 240 * time.Hour, 24 * time.Hour}) ||
-		r.Sums[1] != (GPUSum{"p", "EUR", 72_000_000, 24 * time.Hour, 49 * time.Hour}) {
+	if r.Until != now || r.Sums[2] != (GPUSum{"p", "USD", 240_000_000, 240 * gpuHour, 24 * gpuHour}) ||
+		r.Sums[1] != (GPUSum{"p", "EUR", 72_000_000, 24 * gpuHour, 49 * gpuHour}) {
 		t.Errorf("on the twelfth: until %s, %+v", r.Until, r.Sums)
 	}
 	if _, err := ShareGPUs(t.Context(), memorySource(nil), "2026-03", pools, IdleSeparate, march); err == nil || !strings.Contains(err.Error(), "has not begun") {
@@ -167,7 +169,7 @@ func TestGPULeftOut(t *testing.T) {
 	late.Start, late.Period = march.AddDate(0, 0, -3), march
 	correction.CorrectionOf = "x"
 	r := shareMarch(t, []*tenancy.Row{worked("acme", "p", 3, time.Second), late, correction}, nil, IdleSeparate)
-	if r.LeftOut != 2 || len(r.Lines) != 1 || r.Lines[0].GPUTime != time.Second {
+	if r.LeftOut != 2 || len(r.Lines) != 1 || r.Lines[0].GPUTime != 1_000_000 {
 		t.Errorf("%d left out, %+v", r.LeftOut, r.Lines)
 	}
 }
@@ -205,7 +207,7 @@ func TestPropertyGPUSharesAreExact(t *testing.T) {
 			t.Fatal(err)
 		}
 		var cost int64
-		var worked time.Duration
+		var worked GPUMicros
 		for _, l := range report.Lines {
 			cost += l.Cost()
 			if l.Kind == GPUWork {
@@ -225,8 +227,8 @@ func TestPropertyGPUSharesAreExact(t *testing.T) {
 			c.Add(c, big.NewRat(1, 2))
 			want.Add(want, new(big.Int).Quo(c.Num(), c.Denom()))
 		}
-		if want.Cmp(big.NewInt(cost)) != 0 || worked != time1 {
-			t.Fatalf("the lines sum to %d micro-units and %s, want %s and %s", cost, worked, want, time1)
+		if want.Cmp(big.NewInt(cost)) != 0 || int64(worked) != time1.Microseconds() {
+			t.Fatalf("the lines sum to %d micro-units and %d us, want %s and %s", cost, worked, want, time1)
 		}
 	})
 }
@@ -280,5 +282,18 @@ func TestGPUReportWriteFails(t *testing.T) {
 	}
 	if records, err := csv.NewReader(&buf).ReadAll(); err != nil || records[1][3] != "a,\"b" {
 		t.Errorf("read back %v, %v", records, err)
+	}
+}
+
+// Fleets are larger than 64 bits of nanoseconds.
+func TestShareLargePools(t *testing.T) {
+	pools := []GPUPool{{Name: "h100", Rates: []GPURate{{PerHour: 1_000_000, Currency: "USD", GPUs: 1 << 20}}}}
+	r := shareMarch(t, []*tenancy.Row{worked("acme", "h100", 1, 744*time.Hour)}, pools, IdleSeparate)
+	var work int64
+	for _, l := range r.Lines {
+		work += l.WorkCost
+	}
+	if work > 744_000_000/1_000_000 { // one GPU of a million, for the whole month
+		t.Errorf("one GPU of 1,048,576 costs %d of 744,000,000 micro-units", work)
 	}
 }

@@ -127,7 +127,8 @@ func whole(m *dto.Metric) (int64, error) {
 // LiveBooks is a ledger that a running gateway is compared with.
 type LiveBooks interface {
 	// UsageOf sums the rows that a process has made and counted, up to a place in
-	// the ledger, and that ended in [from, to).
+	// the ledger, and that ended in [from, to). It is an error if a month of these is
+	// archived.
 	UsageOf(ctx context.Context, process string, seq int64, from, to time.Time) ([]tenancy.Usage, error)
 }
 
@@ -161,11 +162,15 @@ func CompareLive(ctx context.Context, books LiveBooks, s *Scrape) ([]LiveDiffere
 	}
 	from := time.Unix(0, 0)
 	if !s.Started.IsZero() {
-		from = s.Started.AddDate(0, 0, -1) // no request ends before its gateway begins, whatever the clocks say
+		// No request ends before its gateway begins, whatever the clocks say. An earlier
+		// month is left alone: it may be archived.
+		if from = s.Started.AddDate(0, 0, -1); from.Before(tenancy.Month(s.Started)) {
+			from = tenancy.Month(s.Started)
+		}
 	}
 	usage, err := books.UsageOf(ctx, s.Process, s.Counted.Seq, from, time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("cannot compare the metrics of process %s with all rows since its start: %w", s.Process, err)
 	}
 	got, want := make(map[seriesKey]int64), make(map[seriesKey]int64)
 	for key, n := range s.series {

@@ -168,6 +168,9 @@ func (m *TenantMetrics) newNamesLocked(cfg MetricsConfig) (n uint64) {
 			n++
 		}
 	}
+	if cfg.Top > m.cfg.Top {
+		n++ // who gets a new place may have been counted before
+	}
 	if len(m.pairs) >= m.cfg.pairs() && cfg.pairs() > m.cfg.pairs() {
 		n++ // there is room for pairs that had none
 	}

@@ -461,6 +461,23 @@ sluice_tenant_retired_cost_microunits_total{currency="USD"} 8
 	}
 }
 
+// A tenant that has places only since a reload has been counted as one of the
+// others: its series begins in the middle, and so it is said.
+func TestReconfigureTop(t *testing.T) {
+	m := newMetrics(t, MetricsConfig{Models: []string{"m", "n"}, Currencies: []string{"USD"}})
+	m.Observe(row("acme", "m", 200))
+	if err := m.Reconfigure(MetricsConfig{Top: 1, Models: []string{"m", "n"}, Currencies: []string{"USD"}}); err != nil {
+		t.Fatal(err)
+	}
+	m.Observe(row("acme", "m", 200))
+	if m.pairs[pair{"acme", "m"}] == nil {
+		t.Fatal("the tenant has no series")
+	}
+	if m.changes == 0 {
+		t.Error("a name came after it was counted as one of the others, and no change is counted")
+	}
+}
+
 func TestBadMetricsConfig(t *testing.T) {
 	f := func(cfg MetricsConfig, want string) {
 		t.Helper()

@@ -342,6 +342,32 @@ func TestCompareLive(t *testing.T) {
 
 // TestPropertyLiveEqualsRows: whatever names come and go, what a gateway exports
 // agrees with its rows, and one row more or less is found.
+// since notes from when on rows are asked for.
+type since struct {
+	pages
+	from time.Time
+}
+
+func (s *since) UsageOf(ctx context.Context, process string, seq int64, from, to time.Time) ([]tenancy.Usage, error) {
+	s.from = from
+	return s.pages.UsageOf(ctx, process, seq, from, to)
+}
+
+// Rows are looked for from a day before the gateway's start on, but not in an earlier
+// month, which may be archived.
+func TestCompareLiveLooksBack(t *testing.T) {
+	for _, c := range []struct{ started, from time.Time }{
+		{march.AddDate(0, 0, 9), march.AddDate(0, 0, 8)},
+		{march.Add(time.Hour), march},
+		{time.Time{}, time.Unix(0, 0)},
+	} {
+		var books since
+		if _, err := CompareLive(t.Context(), &books, &Scrape{Process: "one", Started: c.started}); err != nil || !books.from.Equal(c.from) {
+			t.Errorf("started %v: rows from %v on, %v, want %v", c.started, books.from, err, c.from)
+		}
+	}
+}
+
 func TestPropertyLiveEqualsRows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := func(prefix string, n int) string { return fmt.Sprint(prefix, rapid.IntRange(0, n).Draw(t, prefix)) }
