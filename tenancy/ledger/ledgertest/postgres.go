@@ -105,7 +105,7 @@ func (s *Server) Start() error {
 		return err
 	}
 	s.cmd = cmd
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute) // it recovers first, on a machine that may be busy
 	for {
 		err := s.ping()
 		if err == nil || time.Now().After(deadline) {
