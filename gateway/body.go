@@ -29,6 +29,13 @@ func (ex *exchange) readBody(ctx *fasthttp.RequestCtx) *rejection {
 	if stream == nil {
 		return nil
 	}
+	if ex.announced == chunkedBody {
+		// Fields behind a body count as headers for the library. No proxy has looked
+		// through them, so they count as nothing here.
+		var head fasthttp.RequestHeader
+		ctx.Request.Header.CopyTo(&head)
+		defer head.CopyTo(&ctx.Request.Header)
+	}
 	ex.received = bodyPool.Get().(*[]byte)
 	limit := ex.g.cfg.BodyBytes
 	buf := (*ex.received)[:0]

@@ -35,6 +35,8 @@ type exchange struct {
 	// they did.
 	known   atomic.Pointer[tenancy.Principal]
 	revoked atomic.Bool
+	// asOf is what State.credentialsChanged returned before the caller was identified.
+	asOf uint64
 
 	// mu protects up, so that a client's leaving closes the connection that the
 	// request uses at that moment, and never one that serves another already.

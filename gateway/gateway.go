@@ -302,6 +302,7 @@ func (g *Gateway) infer(ctx *fasthttp.RequestCtx, ex *exchange) {
 	for _, step := range [...]func(*exchange, *fasthttp.RequestCtx) *rejection{
 		(*exchange).checkMedia,
 		(*exchange).readBody,
+		(*exchange).stillKnown,
 		(*exchange).scan,
 		(*exchange).decide,
 		(*exchange).reserve,

@@ -33,12 +33,21 @@ type Refuser interface {
 	Refuses(c *tenancy.Credentials, now time.Time) bool
 }
 
+// Changer is an Identifier that can tell when credentials may have been taken back.
+type Changer interface {
+	// Changed returns another number whenever one may have been.
+	Changed() uint64
+}
+
 // proxyHeader is where a trusted proxy says for whom it speaks.
 const proxyHeader = "X-Sluice-Identity"
 
 // identified is what an Expect: 100-continue has found out, for the request that
 // goes on after it. It stands in the request's user values.
-type identified struct{ principal *tenancy.Principal }
+type identified struct {
+	principal *tenancy.Principal
+	asOf      uint64
+}
 
 // identifiedKey is the name of that value.
 type identifiedKey struct{}
@@ -46,11 +55,13 @@ type identifiedKey struct{}
 // identify finds out who is calling, once a request. All ways to fail look the
 // same to the client.
 func (ex *exchange) identify(ctx *fasthttp.RequestCtx) *rejection {
-	if before, ok := ctx.UserValue(identifiedKey{}).(identified); ok {
-		ex.principal = before.principal
+	now := ex.st.credentialsChanged()
+	if before, ok := ctx.UserValue(identifiedKey{}).(identified); ok && before.asOf == now {
+		ex.principal, ex.asOf = before.principal, now
 		ex.known.Store(ex.principal)
 		return nil
 	}
+	ex.asOf = now
 	p, err := ex.caller(ctx)
 	if err != nil {
 		ex.g.parts.Meter.AuthFailed(authReason(err))
@@ -73,8 +84,26 @@ func (ex *exchange) identify(ctx *fasthttp.RequestCtx) *rejection {
 // remember keeps what identify has found for the request that goes on.
 func (ex *exchange) remember(ctx *fasthttp.RequestCtx) {
 	if ex.principal != nil {
-		ctx.SetUserValue(identifiedKey{}, identified{ex.principal})
+		ctx.SetUserValue(identifiedKey{}, identified{ex.principal, ex.asOf})
 	}
+}
+
+// stillKnown identifies the caller again if credentials were taken back while its
+// body came: who sends it slowly must not be served for as long as that takes.
+func (ex *exchange) stillKnown(ctx *fasthttp.RequestCtx) *rejection {
+	if ex.asOf == ex.st.credentialsChanged() {
+		return nil
+	}
+	return ex.identify(ctx)
+}
+
+// credentialsChanged is another number when credentials may have been taken back,
+// and always the same if that can't be told.
+func (st *State) credentialsChanged() uint64 {
+	if c, ok := st.Identifier.(Changer); ok {
+		return c.Changed()
+	}
+	return 0
 }
 
 // caller gathers the request's credentials and has them judged.

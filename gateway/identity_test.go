@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -182,4 +184,58 @@ func TestWaitingToBeKnown(t *testing.T) {
 	r.shutdownAtOnce()
 	resp, body := c.Answer()
 	wantError(t, resp, body, 503, "unavailable")
+}
+
+// changingIdentifier knows everybody until somebody is taken back.
+type changingIdentifier struct{ changes atomic.Uint64 }
+
+func (i *changingIdentifier) Identify(context.Context, *tenancy.Credentials, time.Time) (*tenancy.Principal, error) {
+	if i.changes.Load() > 0 {
+		return nil, &tenancy.AuthError{Reason: tenancy.AuthRevoked}
+	}
+	return &tenancy.Principal{Kind: tenancy.KindJWT, ID: "jwt:i:s", Tenant: &tenancy.Tenant{ID: "acme"}}, nil
+}
+
+func (i *changingIdentifier) Changed() uint64 { return i.changes.Load() }
+
+// TestRevokedWhileTheBodyComes: a request whose body is held back is not served for
+// a credential that was revoked meanwhile, and no worker sees it.
+func TestRevokedWhileTheBodyComes(t *testing.T) {
+	for _, expect := range []string{"", "Expect: 100-continue\r\n"} {
+		worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+		by := &changingIdentifier{}
+		r := newRig(t, []string{worker.URL()}, withState(func(st *State) { st.Identifier = by }))
+		c := r.dial()
+		send := func(text string) {
+			if err := c.Write(text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		head := fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nAuthorization: Bearer x\r\nContent-Length: %d\r\n%s\r\n", len(chatBody), expect)
+		if expect != "" {
+			send(head)
+			if resp, _ := c.Answer(); resp.StatusCode != 100 {
+				t.Fatalf("got %d", resp.StatusCode)
+			}
+		} else {
+			send(head + chatBody[:9])
+			eventually(t, "the caller is known", func() bool {
+				known := false
+				r.g.live.each(func(ex *exchange) { known = known || ex.known.Load() != nil })
+				return known
+			})
+		}
+		by.changes.Add(1)
+		if expect != "" {
+			send(chatBody)
+		} else {
+			send(chatBody[9:])
+		}
+		resp, body := c.Answer()
+		wantError(t, resp, body, 401, "invalid_api_key")
+		r.idle()
+		if n := len(worker.Seen()); n != 0 {
+			t.Errorf("%q: the worker has seen %d requests", expect, n)
+		}
+	}
 }

@@ -180,6 +180,9 @@ func parseNetwork(text string) (netip.Prefix, error) {
 		return netip.PrefixFrom(ip.Unmap(), ip.Unmap().BitLen()), nil
 	}
 	p, err := netip.ParsePrefix(text)
+	if err == nil && p.Addr().Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96) // as the addresses are that are compared with it
+	}
 	return p.Masked(), err
 }
 

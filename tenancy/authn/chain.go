@@ -31,10 +31,12 @@ type Standing interface {
 	Revoked(principal string) bool
 	// Disabled reports whether a tenant is to be refused.
 	Disabled(tenant string) bool
+	// Changed returns another number as long as something may have been taken back.
+	Changed() uint64
 }
 
 // Chain identifies callers by everything that a request brings. It is a
-// gateway.Identifier and a gateway.Refuser.
+// gateway.Identifier, a gateway.Refuser and a gateway.Changer.
 type Chain struct {
 	// Keys must be given.
 	Keys KeyIdentifier
@@ -126,6 +128,14 @@ func (ch *Chain) certificate(ctx context.Context, c *tenancy.Credentials, now ti
 		return nil, nil
 	}
 	return ch.Certificates.Authenticate(ctx, c, now)
+}
+
+// Changed implements gateway.Changer.
+func (ch *Chain) Changed() uint64 {
+	if ch.Standing == nil {
+		return 0
+	}
+	return ch.Standing.Changed()
 }
 
 // Refuses implements gateway.Refuser: it knows the keys that are no good, and

@@ -106,6 +106,8 @@ func (s standing) Revoked(principal string) bool { return principal == s.revoked
 
 func (s standing) Disabled(tenant string) bool { return tenant == s.disabled }
 
+func (standing) Changed() uint64 { return 0 }
+
 // TestStanding: who is revoked is refused by whatever credential, and a tenant that
 // was disabled since the generation was loaded is disabled.
 func TestStanding(t *testing.T) {

@@ -65,7 +65,9 @@ func (l *Live) ask(ctx context.Context, now time.Time) error {
 	}
 	l.workLocked(ofStore)
 	l.asked.Store(&now)
-	l.takeLocked(&got)
+	if l.version == since { // else askAll has come between, with what may be newer
+		l.takeLocked(&got)
+	}
 	return nil
 }
 

@@ -156,6 +156,45 @@ func (s *slowStore) Changes(ctx context.Context, since Version) (Changes, error)
 	return got, err
 }
 
+// What was read earlier does not undo what was read of the whole database meanwhile,
+// which would last for as long as the database then fails.
+func TestALateAnswerUndoesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alive, gone := storedKey("kd4", "acme", "d"+secretA[1:]), storedKey("kd4", "acme", "d"+secretA[1:])
+		gone.Disabled = true
+		s := &lateStore{late: Version{"one", 1}}
+		s.set(Changes{Keys: []KeyInfo{alive}, Version: Version{"one", 1}}, nil)
+		f := follow(t, twoTenants(), func(c *LiveConfig) { c.Store = s })
+		v := f.view()
+		keyD := "slk_kd4_d" + secretA[1:]
+		time.Sleep(askAllEvery - time.Second)
+		s.set(Changes{Keys: []KeyInfo{alive}, Version: Version{"one", 2}}, nil)
+		time.Sleep(promise) // this is on its way, slowly
+		s.set(Changes{Keys: []KeyInfo{gone}, Version: Version{"one", 3}}, nil)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		f.want(v, keyD, tenancy.AuthRevoked)
+		s.set(Changes{}, errors.New("down"))
+		time.Sleep(2 * slowness)
+		synctest.Wait()
+		f.want(v, keyD, tenancy.AuthRevoked)
+	})
+}
+
+// lateStore takes its time to tell what is new after a version.
+type lateStore struct {
+	fakeStore
+	late Version
+}
+
+func (s *lateStore) Changes(ctx context.Context, since Version) (Changes, error) {
+	got, err := s.fakeStore.Changes(ctx, since)
+	if since == s.late && got.Version != since {
+		time.Sleep(slowness)
+	}
+	return got, err
+}
+
 // A database is read whole from time to time, in case it was put back to an
 // earlier state and has gone on from there.
 func TestLiveReadsTheStoreWhole(t *testing.T) {

@@ -162,17 +162,17 @@ func (s *KeySet) find(ctx context.Context, kid *string, alg string) ([]*key, err
 }
 
 // renewed returns the keys for a token that those of a version did not verify, if
-// there are others by now or after a fetch; nil if not. It asks for a fetch under
-// the same bounds as an unknown key id does.
-func (s *KeySet) renewed(ctx context.Context, h header, version uint64) []*key {
+// there are others by now or after a fetch, with their version; nil if not. It asks
+// for a fetch under the same bounds as an unknown key id does.
+func (s *KeySet) renewed(ctx context.Context, h header, version uint64) ([]*key, uint64) {
 	if s.fetch == nil {
-		return nil
+		return nil, version
 	}
 	if s.Version() == version {
 		const mark = "signature of " // no key id of its own
 		done, number := s.ask(mark + name(h.kid))
 		if done == nil {
-			return nil
+			return nil, version
 		}
 		patience := time.NewTimer(s.timing.Wait)
 		defer patience.Stop()
@@ -183,10 +183,12 @@ func (s *KeySet) renewed(ctx context.Context, h header, version uint64) []*key {
 		}
 		if s.Version() == version {
 			s.noteMiss(mark+name(h.kid), number)
-			return nil
+			return nil, version
 		}
 	}
-	return s.ring.Load().find(h.kid, h.alg)
+	// First the version: what a later one withdraws must not be remembered as its own.
+	version = s.Version()
+	return s.ring.Load().find(h.kid, h.alg), version
 }
 
 func name(kid *string) string {

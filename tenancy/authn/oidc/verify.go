@@ -155,8 +155,7 @@ func (v *Verifier) Verify(ctx context.Context, token []byte, now time.Time) (*To
 	}
 	if err = is.signed(token, body, keys); reasonOf(err) == tenancy.AuthSignature {
 		// An issuer that gives all its keys one name, or none, shows a new one only so.
-		if keys = is.Keys.renewed(ctx, h, version); keys != nil {
-			version = is.Keys.Version()
+		if keys, version = is.Keys.renewed(ctx, h, version); keys != nil {
 			err = is.signed(token, body, keys)
 		}
 	}
