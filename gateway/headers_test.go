@@ -42,6 +42,33 @@ func TestTraceContext(t *testing.T) {
 	}
 }
 
+func TestRequestID(t *testing.T) {
+	const own = "own"
+	for _, c := range []struct {
+		name  string
+		pairs []string
+		want  string
+	}{
+		{"none", nil, own},
+		{"the client's", []string{"X-Request-Id", "a.b_C-1"}, "a.b_C-1"},
+		{"beside a credential", []string{"X-Request-Id", "0123456789abcdef", "Authorization", "Bearer MarkedCredential0"}, "0123456789abcdef"},
+		{"two", []string{"X-Request-Id", "a", "X-Request-Id", "b"}, own},
+		{"odd bytes", []string{"X-Request-Id", "a b"}, own},
+		{"too long", []string{"X-Request-Id", strings.Repeat("a", 129)}, own},
+		{"a key", []string{"X-Request-Id", goodKey}, own},
+		{"somebody's key", []string{"X-Request-Id", "id-slk_other_secret"}, own},
+		{"the credential", []string{"X-Request-Id", "MarkedCredential0", "Authorization", "Bearer MarkedCredential0"}, own},
+		{"a part of it", []string{"X-Request-Id", "MarkedCredential", "Api-Key", "MarkedCredential0"}, own},
+		{"a proxy's word", []string{"X-Request-Id", "eyJzdWIiOiJ1MSJ9", "X-Sluice-Identity", "eyJzdWIiOiJ1MSJ9"}, own},
+	} {
+		var ctx fasthttp.RequestCtx
+		header(c.pairs...).CopyTo(&ctx.Request.Header)
+		if got := requestID(&ctx, own); got != c.want {
+			t.Errorf("%s: got another id than wanted", c.name)
+		}
+	}
+}
+
 func TestIdentityHeaders(t *testing.T) {
 	for name, want := range map[string]bool{
 		"x-tenant-id": true, "x_tenant_id": true, "x-user": true, "x-sluice-worker": true, "x-forwarded-for": true,

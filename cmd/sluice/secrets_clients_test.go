@@ -175,6 +175,7 @@ func (k *keeping) badRequests() {
 		k.send(0, "POST", chatPath, chat(true, ""), "Authorization", k.auth("initech")) // until it is limited
 	}
 	k.send(405, "PUT", chatPath, "", "Authorization", auth)
+	k.send(200, "POST", chatPath, chat(false, ""), "Authorization", auth, "X-Request-Id", k.d.keys["acme"])
 	public, _, _ := k.child.addresses()
 	for _, text := range []string{
 		"GET / HTTP/1.1\r\nHost: a\r\nHost : b\r\nAuthorization: " + auth + "\r\n\r\n",

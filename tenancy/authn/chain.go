@@ -50,10 +50,12 @@ type Chain struct {
 }
 
 var (
-	errTwo       = errors.New("the request brings the credentials of two callers")
-	errNoKind    = errors.New("neither an API key nor a token of a configured issuer")
-	errNone      = errors.New("no credential of any kind")
-	errShapeless = &tenancy.AuthError{Reason: tenancy.AuthUnknown, Cause: errNoKind}
+	errTwo    = errors.New("the request brings the credentials of two callers")
+	errNoKind = errors.New("neither an API key nor a token of a configured issuer")
+	// Who could not be taken back is not let in.
+	errUnlistable = errors.New("the caller's name can't stand in the list of revoked credentials: it ends in white space, or has control characters or \" #\"")
+	errNone       = errors.New("no credential of any kind")
+	errShapeless  = &tenancy.AuthError{Reason: tenancy.AuthUnknown, Cause: errNoKind}
 )
 
 // Identify implements gateway.Identifier. All credentials that are there must be
@@ -86,6 +88,9 @@ func (ch *Chain) Identify(ctx context.Context, c *tenancy.Credentials, now time.
 func (ch *Chain) standing(p *tenancy.Principal) (*tenancy.Principal, error) {
 	if ch.Standing == nil || p.Kind == tenancy.KindAPIKey {
 		return p, nil
+	}
+	if !OtherPrincipal(p.ID) {
+		return nil, &tenancy.AuthError{Reason: tenancy.AuthUnmapped, Cause: errUnlistable}
 	}
 	if ch.Standing.Revoked(p.ID) {
 		return nil, &tenancy.AuthError{Reason: tenancy.AuthRevoked, Cause: errListed}

@@ -130,6 +130,15 @@ func TestStanding(t *testing.T) {
 	if u1.Tenant.Disabled {
 		t.Error("a principal that others share has changed")
 	}
+	for _, id := range []string{"jwt:i:u1 ", "jwt:i:u #1", "mtls:CN=a\nb", "mtls:CN=a\u00a0"} {
+		other := *u1
+		other.ID = id
+		ch.Tokens = authenticatorFunc(func(*tenancy.Credentials) (*tenancy.Principal, error) { return &other, nil })
+		ch.Standing = standing{}
+		if _, err := ch.Identify(t.Context(), c, noon); reasonWord(err) != "unmapped" || ParseRevoked([]byte(id)).Principal(id) {
+			t.Errorf("%q, which no line of the list revokes: %v", id, err)
+		}
+	}
 }
 
 // TestChainRefuses: what is certainly no good needs no body.

@@ -58,11 +58,12 @@ func (r *Revocations) add(id string) bool {
 	return false
 }
 
-// OtherPrincipal reports whether a text is the id of a principal that has no key:
-// jwt:… or mtls:….
+// OtherPrincipal reports whether a text is the id of a principal that has no key,
+// jwt:… or mtls:…, as a line of the list can hold it.
 func OtherPrincipal(id string) bool {
 	kind, rest, ok := strings.Cut(id, ":")
-	return ok && rest != "" && (kind == "jwt" || kind == "mtls") && !strings.ContainsFunc(id, isControl) && !strings.Contains(id, " #")
+	return ok && rest != "" && (kind == "jwt" || kind == "mtls") && !strings.ContainsFunc(id, isControl) && !strings.Contains(id, " #") &&
+		strings.TrimSpace(id) == id
 }
 
 // Key reports whether the key of that id is on the list.

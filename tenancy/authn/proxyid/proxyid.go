@@ -4,7 +4,9 @@
 // A proxy is known by the network that it calls from together with its client
 // certificate, or with its signature under the header, or with both; never by
 // its network alone. Whoever else sends the header is not believed: it counts as
-// if it were not there.
+// if it were not there. Only where it comes over a proxy's certificate from a
+// network that is not the proxy's, the request is refused: the callers behind the
+// proxy must not become the proxy itself.
 //
 // A signed header is a compact JWS with the claims of a token: iss, aud, sub,
 // exp, iat and whatever the mapping reads. Over a certificate it may also be the
@@ -80,7 +82,12 @@ func (p *Proxy) calls(c *tenancy.Credentials) bool {
 	if !slices.ContainsFunc(p.Networks, func(n netip.Prefix) bool { return n.Contains(c.Peer) }) {
 		return false
 	}
-	return p.Certificate == nil || len(c.Chain) > 0 && p.Certificate.Matches(c.Chain[0])
+	return p.Certificate == nil || p.shows(c)
+}
+
+// shows reports whether the connection has the proxy's certificate.
+func (p *Proxy) shows(c *tenancy.Credentials) bool {
+	return len(c.Chain) > 0 && p.Certificate.Matches(c.Chain[0])
 }
 
 var (
@@ -88,6 +95,7 @@ var (
 	errClaims   = errors.New("the header of a trusted proxy is not the base64url of a JSON object")
 	errSubject  = errors.New("the header of a trusted proxy has no sub, or not as a text")
 	errSeveral  = errors.New("several proxies are configured for this connection")
+	errPlace    = errors.New("the certificate is a trusted proxy's, and the network none of its own")
 	errUnsigned = errors.New("the header of a trusted proxy is not signed")
 )
 
@@ -112,6 +120,9 @@ func (x *Proxies) Authenticate(ctx context.Context, c *tenancy.Credentials, now 
 	}
 	if p == nil {
 		x.ignored.Add(1)
+		if slices.ContainsFunc(x.proxies, func(p Proxy) bool { return p.Certificate != nil && p.shows(c) }) {
+			return nil, refuse(errPlace)
+		}
 		return nil, nil
 	}
 	if p.Certificate != nil {

@@ -134,7 +134,7 @@ func TestProxies(t *testing.T) {
 		{"over a client's certificate", tenancy.Credentials{Peer: mesh, Chain: []*x509.Certificate{client}, Proxy: plain(`{"sub":"u2"}`)}, noon, "ok", true},
 		{"over one of that name by another authority", tenancy.Credentials{Peer: mesh, Chain: []*x509.Certificate{otherCert}, Proxy: plain(`{"sub":"u2"}`)}, noon, "certificate", false},
 		{"over one that has ended", tenancy.Credentials{Peer: mesh, Chain: chain, Proxy: plain(`{"sub":"u3"}`)}, noon.Add(2 * time.Hour), "expired", false},
-		{"the certificate from elsewhere", tenancy.Credentials{Peer: out, Chain: chain, Proxy: plain(`{"sub":"u2"}`)}, noon, "ok", true},
+		{"the certificate from elsewhere", tenancy.Credentials{Peer: out, Chain: chain, Proxy: plain(`{"sub":"u2"}`)}, noon, "proxy", true},
 		{"no JSON", tenancy.Credentials{Peer: mesh, Chain: chain, Proxy: plain(`sub`)}, noon, "proxy", false},
 		{"no base64", tenancy.Credentials{Peer: mesh, Chain: chain, Proxy: []byte("{}")}, noon, "proxy", false},
 		{"no subject", tenancy.Credentials{Peer: mesh, Chain: chain, Proxy: plain(`{"org":"acme"}`)}, noon, "proxy", false},
