@@ -15,13 +15,13 @@ func (l *Live) Changed() uint64 { return l.snap.Load().number }
 
 // Stands reports whether a principal that was let in would still be: its key was not
 // taken out or revoked, it is not on the list of revoked credentials, and its tenant
-// is not disabled. A key that has ended since was not taken back.
+// is there and not disabled. A key that has ended since was not taken back.
 func (l *Live) Stands(p *tenancy.Principal) bool {
 	s := l.snap.Load()
 	if s.revoked.Principal(p.ID) {
 		return false
 	}
-	if said := s.file.byID[p.Tenant.ID]; said != nil && said.Disabled {
+	if said := s.file.byID[p.Tenant.ID]; said == nil || said.Disabled {
 		return false
 	}
 	if p.Kind != tenancy.KindAPIKey {

@@ -54,5 +54,9 @@ func TestStands(t *testing.T) {
 		time.Sleep(promise)
 		synctest.Wait()
 		want(false, false, false, false)
+		f.write("tenants.yaml", "tenants:\n  - id: globex\n") // without acme, whose the token is
+		time.Sleep(promise)
+		synctest.Wait()
+		want(false, false, false, false)
 	})
 }

@@ -104,6 +104,19 @@ func TestOneFetchForAnUnknownKey(t *testing.T) {
 		if n := src.count() - before; n != 1 || unknown.Load() != 10_000 {
 			t.Errorf("10,000 requests with one unknown key made %d fetches; %d were refused for it", n, unknown.Load())
 		}
+		// As many with an id each: what is remembered of them has a bound.
+		time.Sleep(time.Minute)
+		before = src.count()
+		for i := range 10_000 {
+			wg.Go(func() { _, _ = k.find(t.Context(), new(fmt.Sprintf("f%d", i)), "ES256") })
+		}
+		wg.Wait()
+		k.mu.Lock()
+		missed := len(k.missed)
+		k.mu.Unlock()
+		if n := src.count() - before; n != 1 || missed > maxMissed {
+			t.Errorf("10,000 unknown keys made %d fetches, and %d are remembered", n, missed)
+		}
 		// Others that nobody knows, in the cooldown.
 		for i := range 1000 {
 			if err := ask(t, k, fmt.Sprintf("k%d", i)); !errors.Is(err, errKeyUnknown) {

@@ -150,7 +150,7 @@ func cacheAge(control string) time.Duration {
 			continue
 		}
 		if n, err := strconv.ParseUint(strings.Trim(value, `"`), 10, 31); err == nil {
-			return time.Duration(n) * time.Second
+			return max(time.Duration(n)*time.Second, time.Nanosecond) // none at all is said, too
 		}
 	}
 	return 0

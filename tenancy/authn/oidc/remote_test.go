@@ -129,7 +129,7 @@ func TestNewClientCA(t *testing.T) {
 func TestCacheAge(t *testing.T) {
 	for control, want := range map[string]time.Duration{
 		"": 0, "no-store": 0, "max-age=60": time.Minute, "public, max-age=3600, must-revalidate": time.Hour, "Max-Age=\"5\"": 5 * time.Second,
-		"max-age=x": 0, "max-age=-1": 0, "s-maxage=5": 0, "max-age=99999999999": 0,
+		"max-age=0": time.Nanosecond, "max-age=x": 0, "max-age=-1": 0, "s-maxage=5": 0, "max-age=99999999999": 0,
 	} {
 		if got := cacheAge(control); got != want {
 			t.Errorf("%q: %v", control, got)
