@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -271,9 +272,10 @@ func (f *exportFlags) writeState(ctx context.Context, reader *ledger.Reader, clo
 }
 
 // replaceFile lets write fill a temporary file beside path and puts it in path's place, so that path
-// holds the old content or the new one and never a part.
+// holds the old content or the new one and never a part. Who may read the old one may read the new one,
+// and nobody else.
 func replaceFile(path string, write func(io.Writer) error) (err error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	tmp, err := createBeside(path)
 	if err != nil {
 		if pe, ok := errors.AsType[*fs.PathError](err); ok {
 			err = pe.Err // the temporary file's name would only puzzle
@@ -289,13 +291,29 @@ func replaceFile(path string, write func(io.Writer) error) (err error) {
 		_ = tmp.Close()
 		return err
 	}
-	if err := errors.Join(tmp.Chmod(0o644), tmp.Sync(), tmp.Close()); err != nil {
+	if err := errors.Join(tmp.Sync(), tmp.Close()); err != nil {
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
 	if err := os.Rename(tmp.Name(), path); err != nil {
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
 	return nil
+}
+
+// createBeside makes a file in the folder of path, with the permissions of the one at path, or else those
+// that the umask leaves.
+func createBeside(path string) (*os.File, error) {
+	name := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+rand.Text())
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	if old, err := os.Stat(path); err == nil && old.Mode().IsRegular() {
+		if err := f.Chmod(old.Mode().Perm()); err != nil {
+			return nil, errors.Join(err, f.Close(), os.Remove(name))
+		}
+	}
+	return f, nil
 }
 
 func writeTotals(w io.Writer, period string, totals []tenancy.Totals) {

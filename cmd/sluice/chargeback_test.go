@@ -29,6 +29,9 @@ func TestChargebackExport(t *testing.T) {
 	if out, _ := export("-o", "november.csv"); out != "" {
 		t.Errorf("with -o, standard output holds %q", out)
 	}
+	if st, err := os.Stat("november.csv"); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("the file that was private is %v, %v", st.Mode(), err)
+	}
 	written, err := os.ReadFile("november.csv")
 	if err != nil {
 		t.Fatal(err)
