@@ -19,8 +19,8 @@ type timeLimits struct{ expr, request time.Duration }
 // themselves. It stands still during lazy work, and while no such program runs
 // there is no timer. The programs are given it as their context.
 //
-// It is used by one goroutine. The timer's callback only closes done, which is
-// replaced no sooner than that has been seen.
+// It is used by one goroutine. done is closed by the timer's callback, or at once
+// where no time is left, and is replaced no sooner than that has been seen.
 type clock struct {
 	limits timeLimits
 	spent  time.Duration // by programs that have ended
@@ -53,10 +53,15 @@ func (c *clock) arm(left time.Duration) {
 	}
 	c.armed, c.left = time.Now(), max(left, 0)
 	if c.timer == nil {
-		c.timer = time.AfterFunc(c.left, func() { close(c.done) })
-	} else {
-		c.timer.Reset(c.left)
+		c.timer = time.AfterFunc(exprTimeLimit, func() { close(c.done) })
+		c.timer.Stop()
 	}
+	if c.left == 0 {
+		// Not by the timer: a program may have ended before its callback gets a processor.
+		close(c.done)
+		return
+	}
+	c.timer.Reset(c.left)
 }
 
 // disarm stops the timer. One that has fired has closed done, or is about to.
