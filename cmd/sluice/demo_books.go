@@ -22,11 +22,17 @@ func (t *tour) chargeback(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer reader.Close()
+	// Rows of what was refused come in their own time, also between two readings.
+	books, err := reader.Snapshot(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer books.Close()
 	now := time.Now().UTC()
 	from := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
 	to := from.AddDate(0, 1, 0)
 	var booked tenancy.Totals
-	for row, err := range reader.Rows(ctx, from, to) {
+	for row, err := range books.Rows(ctx, from, to) {
 		if err != nil {
 			return "", err
 		}
@@ -38,7 +44,7 @@ func (t *tour) chargeback(ctx context.Context) (string, error) {
 			booked.InputTokens, booked.CachedTokens, booked.OutputTokens, prompt, cached, output)
 	}
 	var file bytes.Buffer
-	if err := chargeback.Export(ctx, reader, from.Format("2006-01"), chargeback.DefaultTerms(), chargeback.PeriodOpen, &file); err != nil {
+	if err := chargeback.Export(ctx, books, from.Format("2006-01"), chargeback.DefaultTerms(), chargeback.PeriodOpen, &file); err != nil {
 		return "", err
 	}
 	lines, tokens, cost, err := sumExport(file.Bytes())
