@@ -252,7 +252,8 @@ func (f *exportFlags) statement(ctx context.Context, rows *ledger.Snapshot, now 
 
 // writeState says how final the export is.
 func (f *exportFlags) writeState(ctx context.Context, reader *ledger.Reader, closing *ledger.Closing, now time.Time, w io.Writer) {
-	_, to, _ := periodOf(f.period)
+	from, to, _ := periodOf(f.period)
+	f.writeRefused(w, f.period, from, to)
 	if closing != nil {
 		fmt.Fprintf(w, "%s: closed on %s by %s, and the same since.\n", f.period, closing.At.Format(time.RFC3339), closing.By)
 		return
@@ -268,6 +269,26 @@ func (f *exportFlags) writeState(ctx context.Context, reader *ledger.Reader, clo
 		fmt.Fprintf(w, "%s: what waits beside the ledger is not known: %v\n", f.period, err)
 	case p.SpoolRows > 0:
 		fmt.Fprintf(w, "%s: %s in the spool beside %s and not in the export.\n", f.period, waits(p.SpoolRows), f.ledgerPath())
+	}
+}
+
+// writeRefused says how many rows that ended in [from, to) are kept beside the ledger, since its database
+// would not have them: they are in no export.
+func (f *booksFlags) writeRefused(w io.Writer, period string, from, to time.Time) {
+	rows, err := ledger.Refused(f.ledgerPath())
+	if err != nil {
+		fmt.Fprintf(w, "%s: whether rows were refused is not known: %v\n", period, err)
+		return
+	}
+	n := 0
+	for i := range rows {
+		if end := rows[i].Row.End(); !end.Before(from) && end.Before(to) {
+			n++
+		}
+	}
+	if n > 0 {
+		fmt.Fprintf(w, "%s: %s in %s-refused and not in the export: see `sluice ledger refused`; what is put back after the month is closed is charged in the next open one.\n",
+			period, countOf(n, "row is", "rows are"), f.ledgerPath())
 	}
 }
 

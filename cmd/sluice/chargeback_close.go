@@ -93,6 +93,7 @@ func (f *closeFlags) close(ctx context.Context, now time.Time, stdout io.Writer)
 		return err
 	}
 	writeTotals(stdout, f.period, totals)
+	f.writeRefused(stdout, f.period, from, to)
 	_, err = fmt.Fprintf(stdout, "%s: closed by %s, %s\nsha256 of the CSV  %s\nsha256 of the JSON %s\n", f.period, closing.By, count(int(closing.Rows), "row"), closing.CSV, closing.JSON)
 	return err
 }

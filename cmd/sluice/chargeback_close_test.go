@@ -197,3 +197,22 @@ func TestCloseWaits(t *testing.T) {
 		t.Errorf("in the end: %d %s %s", code, out, diag)
 	}
 }
+
+// Whoever exports or closes a month is told of rows that the database has refused:
+// they are usage that is not charged.
+func TestRefusedRowsAreTold(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	makeLedger(t, path)
+	line := `{"At":"2026-12-01T00:00:00Z","Error":"no","Row":{"ID":"x","Tenant":"acme","Outcome":"completed","Start":"2026-%s-19T10:00:00Z","Duration":1}}` + "\n"
+	if err := os.WriteFile(path+"-refused", fmt.Appendf(fmt.Appendf(nil, line, "11"), line, "10"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	january := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+	want := "2026-11: 1 row is in " + path + "-refused and not in the export"
+	if code, _, said := chargebackAt(t, january, "export", "--ledger", path, "--period", "2026-11"); code != exitOK || !strings.Contains(said, want) {
+		t.Errorf("export: %d %s", code, said)
+	}
+	if code, out, diag := chargebackAt(t, january, "close", "--ledger", path, "--period", "2026-11", "--by", "j.doe"); code != exitOK || !strings.Contains(out, want) {
+		t.Errorf("close: %d %s%s", code, out, diag)
+	}
+}
