@@ -397,16 +397,18 @@ func (m *TenantMetrics) Checkpoint() []tenancy.Checkpoint {
 	return list
 }
 
-// keepMonths is for how many months after a month's end usage may still be added
-// to it: requests that run over it, and a clock that is set back.
-const keepMonths = 2
+// keepMonths is of how many months usage is kept: it may still be added to earlier
+// ones, by requests that run over an end and by a clock that is set back. They are
+// those that there is usage of, so that a clock which was years ahead for a moment
+// does not end the count of the present month.
+const keepMonths = 3
 
 // forgetLocked drops the months that a checkpoint has now for the last time.
 func (m *TenantMetrics) forgetLocked(list []tenancy.Checkpoint) {
-	if len(list) == 0 {
+	if len(list) <= keepMonths {
 		return
 	}
-	oldest := list[len(list)-1].Month.AddDate(0, -keepMonths, 0)
+	oldest := list[len(list)-keepMonths].Month
 	maps.DeleteFunc(m.usage, func(k usageKey, _ *tenancy.Totals) bool { return k.month.Before(oldest) })
 }
 

@@ -478,6 +478,34 @@ func TestReconfigureTop(t *testing.T) {
 	}
 }
 
+// What is counted of a month stays counted while a clock is far ahead for a moment,
+// and is let go of when there are later ones.
+func TestCheckpointsOverTime(t *testing.T) {
+	m := newMetrics(t, MetricsConfig{Currencies: []string{"USD"}})
+	count := func(end time.Time) map[string]int64 {
+		r := row("acme", "m", 200)
+		r.Start = end
+		m.Observe(r)
+		got := make(map[string]int64)
+		for _, c := range m.Checkpoint() {
+			for _, u := range c.Usage {
+				got[c.Month.Format("2006-01")] += u.Rows
+			}
+		}
+		return got
+	}
+	count(march)
+	count(march.AddDate(4, 0, 0))
+	if got := count(march.Add(time.Hour)); got["2026-03"] != 2 || got["2030-03"] != 1 {
+		t.Errorf("after a clock was ahead: %v", got)
+	}
+	count(march.AddDate(0, 1, 0))
+	count(march.AddDate(0, 2, 0))
+	if got := count(march.AddDate(0, 3, 0)); got["2026-03"] != 0 || got["2026-06"] != 1 || got["2026-05"] != 1 {
+		t.Errorf("months later: %v", got)
+	}
+}
+
 func TestBadMetricsConfig(t *testing.T) {
 	f := func(cfg MetricsConfig, want string) {
 		t.Helper()
