@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -50,6 +51,9 @@ type app struct {
 	public    net.Listener
 	admin     net.Listener
 	pages     http.Handler // of the admin listener
+
+	// budgetsUnread says that what is used of budgets could not be read the last time.
+	budgetsUnread atomic.Bool
 
 	closers []func() error
 
@@ -218,7 +222,7 @@ func (a *app) buildGateway() error {
 	reg.MustRegister(&stateCollector{
 		gateway: a.gateway, fleet: a.fleet, limiter: a.limiter, shared: a.shared, ledger: a.ledger, tokens: a.tokens, kv: a.subs.stats, checker: a.checker,
 		reloads: a.reloads, decisions: a.decisions, keys: a.base.keys, retention: a.retention,
-		identities: a.base.identities,
+		identities: a.base.identities, budgetsUnread: &a.budgetsUnread,
 	})
 	a.pages, err = a.adminPages(reg)
 	return err

@@ -74,8 +74,12 @@ func TestBooksInPostgres(t *testing.T) {
 		if text := readyText(t, a); !strings.Contains(text, `"ledger_failing"`) {
 			t.Errorf("/readyz says %s", text)
 		}
-		if text := metricsText(t, a); !strings.Contains(text, "\nsluice_ledger_failing 1\n") {
-			t.Error("the metrics do not say that the ledger's database fails")
+		a.beginBudgets()
+		text := metricsText(t, a)
+		for _, want := range []string{"sluice_ledger_failing 1", `sluice_degraded{part="limits",reason="budgets_unread"} 1`} {
+			if !strings.Contains(text, "\n"+want+"\n") {
+				t.Errorf("the metrics lack %s", want)
+			}
 		}
 	}
 	if err := server.Start(); err != nil {
@@ -86,6 +90,10 @@ func TestBooksInPostgres(t *testing.T) {
 	soon(t, "the spools to be empty", 30*time.Second, func() bool {
 		return !first.ledger.Stats().Failing && !second.ledger.Stats().Failing
 	})
+	first.beginBudgets()
+	if text := metricsText(t, first); !strings.Contains(text, `sluice_degraded{part="limits",reason="budgets_unread"} 0`) {
+		t.Error("budgets can be read again, and the metrics do not say so")
+	}
 	said, err := newTour(d, first, io.Discard).chargeback(context.Background())
 	if err != nil || !strings.HasPrefix(said, "6 rows, ") {
 		t.Errorf("the books: %s, %v", said, err)

@@ -3,6 +3,7 @@ package main
 import (
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,6 +39,8 @@ type stateCollector struct {
 	// decisions is nil without a decision log.
 	decisions *decisionlog.Log
 	keys      *authn.Live
+	// budgetsUnread says that what is used of budgets can't be read.
+	budgetsUnread *atomic.Bool
 }
 
 var (
@@ -352,6 +355,7 @@ func (c *stateCollector) collectDegraded(ch chan<- prometheus.Metric) {
 		s := c.shared.Stats().State
 		n[state{"limits", "store_down"}], n[state{"limits", "store_slow"}] = countIf(s == redis.StateDown), countIf(s == redis.StateSlow)
 	}
+	n[state{"limits", "budgets_unread"}] = countIf(c.budgetsUnread.Load())
 	if c.keys.Failing() {
 		n[state{"keys", "failing"}] = 1
 	}

@@ -58,7 +58,9 @@ func (a *app) beginBudgets() {
 	if a.shared != nil {
 		return // their store outlives this process
 	}
-	if err := a.restoreBudgets(context.Background(), time.Now()); err != nil {
+	err := a.restoreBudgets(context.Background(), time.Now())
+	a.budgetsUnread.Store(err != nil)
+	if err != nil {
 		a.log.Error("cannot read what is used of budgets; they begin as if nothing was, until it can be read", "error", err)
 	}
 }
@@ -66,7 +68,7 @@ func (a *app) beginBudgets() {
 // followBudgets reads the use of budgets again and again until ctx ends. What was
 // known stays known while the ledger can't be read.
 func (a *app) followBudgets(ctx context.Context) {
-	failing, steps := false, uint64(0)
+	failing, steps := a.budgetsUnread.Load(), uint64(0)
 	wait := time.NewTimer(budgetsEvery)
 	defer wait.Stop()
 	for {
@@ -89,6 +91,7 @@ func (a *app) followBudgets(ctx context.Context) {
 			a.log.Info("what is used of budgets can be read again")
 		}
 		failing = err != nil
+		a.budgetsUnread.Store(failing)
 		steps = a.noteClockSteps(steps)
 		// However long a read takes, it takes but a small part of the time.
 		wait.Reset(max(budgetsEvery, 20*time.Since(began)))
