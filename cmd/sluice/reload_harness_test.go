@@ -53,6 +53,13 @@ func (b *syncBuffer) String() string {
 	return b.buf.String()
 }
 
+// held is the memory that it takes, in bytes.
+func (b *syncBuffer) held() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Cap()
+}
+
 // about returns the lines that hold a word.
 func (b *syncBuffer) about(word string) (text string) {
 	for line := range strings.Lines(b.String()) {
@@ -71,13 +78,14 @@ type reloading struct {
 	tour    *tour
 	hangups chan struct{}
 	log     *syncBuffer
+	secrets *secretstest.Secrets
 }
 
 // startReloading runs the demo's platform from its files. edit changes the files before the start.
 func startReloading(t *testing.T, edit ...func(dir string)) *reloading {
 	t.Helper()
-	r := &reloading{T: t, hangups: make(chan struct{}, 1), log: &syncBuffer{}}
 	secrets := new(secretstest.Secrets)
+	r := &reloading{T: t, hangups: make(chan struct{}, 1), log: &syncBuffer{}, secrets: secrets}
 	log := secrets.Log(t, newLogger(r.log, LogConfig{Level: "info", Format: "text"}))
 	var err error
 	r.d, err = newDemo(demoOptions{public: "127.0.0.1:0", admin: "127.0.0.1:0", timeScale: 0.1}, slog.New(slog.DiscardHandler))

@@ -43,6 +43,7 @@ type Secrets struct {
 	// starts tells quickly that no piece begins with four bytes.
 	starts [1 << 16]bool
 	shown  map[string]string // the name of each secret by its text
+	logs   []*keptLog
 }
 
 type piece struct{ secret, form string }
@@ -154,6 +155,9 @@ func (s *Secrets) Find(text []byte) (found []string) {
 // test if a secret is in it. Secrets may be added until then.
 func (s *Secrets) Log(t testing.TB, next *slog.Logger) *slog.Logger {
 	kept := &keptLog{}
+	s.mu.Lock()
+	s.logs = append(s.logs, kept)
+	s.mu.Unlock()
 	t.Cleanup(func() {
 		for _, found := range s.Find(kept.bytes()) {
 			t.Errorf("the log: %s", found)
@@ -161,6 +165,17 @@ func (s *Secrets) Log(t testing.TB, next *slog.Logger) *slog.Logger {
 	})
 	all := slog.NewTextHandler(kept, &slog.HandlerOptions{Level: slog.LevelDebug - 100, AddSource: true})
 	return slog.New(&teeHandler{all, next.Handler()})
+}
+
+// Held is the memory that the logs of Log take, in bytes, for tests that measure
+// their own.
+func (s *Secrets) Held() (size int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.logs {
+		size += l.held()
+	}
+	return size
 }
 
 // keptLog is what was logged.
@@ -174,6 +189,12 @@ func (l *keptLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.Write(p)
+}
+
+func (l *keptLog) held() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Cap()
 }
 
 func (l *keptLog) bytes() []byte {
