@@ -15,17 +15,25 @@ import (
 	"github.com/sluicegate/sluice/tenancy/ledger/ledgertest"
 )
 
-// postgresLedger starts a server and returns a file that names a database of it.
-func postgresLedger(t testing.TB) (server *ledgertest.Server, file string) {
+// postgresServer starts a PostgreSQL of the test's own. A machine without one skips the test, unless the tests
+// were started as CI does, with SLUICE_TEST_SERVICES=required: then it fails.
+func postgresServer(t testing.TB) *ledgertest.Server {
 	t.Helper()
-	server, err := ledgertest.New()
+	s, err := ledgertest.New()
 	if errors.Is(err, ledgertest.ErrNotInstalled) && !ledgertest.Required() {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(server.Stop)
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// postgresLedger starts a server and returns a file that names a database of it.
+func postgresLedger(t testing.TB) (server *ledgertest.Server, file string) {
+	t.Helper()
+	server = postgresServer(t)
 	dsn, err := server.Database()
 	if err != nil {
 		t.Fatal(err)

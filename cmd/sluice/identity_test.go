@@ -335,23 +335,8 @@ func TestClientCertificatesEndToEnd(t *testing.T) {
 		write(t, dir, map[string]string{"clients.pem": string(ca.pem)})
 		write(t, filepath.Join(dir, "policies"), map[string]string{"spiffe.yaml": spiffePolicy})
 	})
-	ask := func(tenant string, header ...string) string {
-		t.Helper()
-		got, err := r.tour.ask(t.Context(), tenant, user("hello"), header...)
-		if err != nil {
-			return "no answer"
-		}
-		if got.status == 200 {
-			return "200"
-		}
-		return fmt.Sprintf("%d %s", got.status, got.code)
-	}
-	want := func(what, got, want string) {
-		t.Helper()
-		if got != want {
-			t.Errorf("%s: got %s, want %s", what, got, want)
-		}
-	}
+	ask := func(tenant string, header ...string) string { return r.answer(tenant, header...) }
+	want := r.want
 	r.as(server)
 	want("no certificate and no key", ask(""), refused)
 	want("no certificate and a key", ask("acme"), "200")
@@ -427,23 +412,8 @@ func TestProxiesEndToEnd(t *testing.T) {
 		// One process plays both proxies here, so each has a network of its own in turn.
 		write(t, dir, map[string]string{"clients.pem": string(ca.pem), "edge.jwks": string(oidctest.Set(signer))})
 	})
-	ask := func(tenant, word string) string {
-		t.Helper()
-		got, err := r.tour.ask(t.Context(), tenant, user("hello"), "X-Sluice-Identity", word)
-		if err != nil {
-			return "no answer"
-		}
-		if got.status == 200 {
-			return "200"
-		}
-		return fmt.Sprintf("%d %s", got.status, got.code)
-	}
-	want := func(what, got, want string) {
-		t.Helper()
-		if got != want {
-			t.Errorf("%s: got %s, want %s", what, got, want)
-		}
-	}
+	ask := func(tenant, word string) string { return r.answer(tenant, "X-Sluice-Identity", word) }
+	want := r.want
 	plain := base64.RawURLEncoding.EncodeToString([]byte(`{"sub":"u1","org":"acme"}`))
 	signed := func(s *oidctest.Signer, life int64) string {
 		claims := oidctest.Claims("edge", time.Now())
@@ -489,5 +459,26 @@ func editFile(t *testing.T, file, old, with string) {
 	}
 	if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// answer asks as a tenant and returns the status, with the code of an error.
+func (r *reloading) answer(tenant string, header ...string) string {
+	r.Helper()
+	got, err := r.tour.ask(r.Context(), tenant, user("hello"), header...)
+	if err != nil {
+		return "no answer"
+	}
+	if got.status == 200 {
+		return "200"
+	}
+	return fmt.Sprintf("%d %s", got.status, got.code)
+}
+
+// want compares what was answered with what should have been.
+func (r *reloading) want(what, got, want string) {
+	r.Helper()
+	if got != want {
+		r.Errorf("%s: got %s, want %s", what, got, want)
 	}
 }

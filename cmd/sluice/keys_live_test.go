@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/sluicegate/sluice/tenancy/authn"
-	"github.com/sluicegate/sluice/tenancy/ledger/ledgertest"
 )
 
 // revocationBound is what is promised for a revocation on every gateway.
@@ -204,30 +203,17 @@ func TestRevocationOnEveryGateway(t *testing.T) {
 // keysDatabase makes a PostgreSQL database of the test's own and returns its connection string.
 func keysDatabase(t *testing.T) string {
 	t.Helper()
-	dsn, err := keysServer(t).Database()
+	dsn, err := postgresServer(t).Database()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return dsn
 }
 
-func keysServer(t *testing.T) *ledgertest.Server {
-	t.Helper()
-	s, err := ledgertest.New()
-	if errors.Is(err, ledgertest.ErrNotInstalled) && !ledgertest.Required() {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	return s
-}
-
 // While the database is away the keys that are known work on and the list of revoked credentials still holds;
 // when it is back, so is the promise.
 func TestKeysWithoutTheirDatabase(t *testing.T) {
-	server := keysServer(t)
+	server := postgresServer(t)
 	dsn, err := server.Database()
 	if err != nil {
 		t.Fatal(err)

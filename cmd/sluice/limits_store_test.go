@@ -16,7 +16,8 @@ import (
 	"github.com/sluicegate/sluice/ratelimit/redis/redistest"
 )
 
-// ownRedis is a Redis of this test alone, with a password.
+// ownRedis is a Redis of this test alone, with a password. Without one the test is skipped, or fails, as with
+// postgresServer.
 func ownRedis(t *testing.T, password string) *redistest.Server {
 	t.Helper()
 	s, err := redistest.New("--requirepass", password)

@@ -32,6 +32,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// need1 ends the test at an error. A machine without Redis skips it, unless the tests were started as CI does, with
+// SLUICE_TEST_SERVICES=required.
 func need1[T any](t testing.TB, v T, err error) T {
 	t.Helper()
 	if errors.Is(err, redistest.ErrNotInstalled) && !redistest.Required() {
