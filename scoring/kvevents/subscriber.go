@@ -211,8 +211,8 @@ func (c *connector) connect(ctx, wait context.Context, src Source, timeout time.
 			return nil, err
 		}
 		if err := src.admits(ctx, conn.RemoteAddr()); err != nil {
+			refused(err) // first: who sees the close may ask for the count
 			conn.Close()
-			refused(err)
 			continue
 		}
 		return newLink(ctx, conn, zmq4.Sub, true, timeout)
