@@ -4,6 +4,7 @@ package tokenize
 
 import (
 	"bytes"
+	"crypto/rand"
 	"context"
 	"encoding/json"
 	"errors"
@@ -309,5 +310,30 @@ func TestWorkThatCannotEndInTimeIsNotBegun(t *testing.T) {
 	defer cancel()
 	if err := tok.Append(past, &again, Completion, []byte(`{"prompt":"a"}`)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("after the deadline: %v", err)
+	}
+}
+
+// TestSeenBeforeIsNotEncodedAgain: of a conversation of 220 KB that was seen
+// before nothing is encoded, and where it grew by a short turn no more than the
+// segments that the turn touches.
+func TestSeenBeforeIsNotEncodedAgain(t *testing.T) {
+	tok := load(t, "qwen3")
+	encoded := func(body []byte) uint64 {
+		t.Helper()
+		var p Prompts
+		before := tok.Stats().EncodedBytes
+		if err := tok.Append(t.Context(), &p, Chat, body); err != nil {
+			t.Fatal(err)
+		}
+		return tok.Stats().EncodedBytes - before
+	}
+	body := conversationBody(t, 220<<10, 1<<20)
+	encoded(body)
+	if n := encoded(body); n != 0 {
+		t.Errorf("the same again encoded %d bytes, want none", n)
+	}
+	turn := fmt.Appendf(nil, `},{"role":"user","content":"and then, about %s?"}]`, rand.Text())
+	if n := encoded(bytes.Replace(body, []byte("}]"), turn, 1)); n == 0 || n > 8<<10 {
+		t.Errorf("one short turn more encoded %d bytes, want between 1 and 8,192", n)
 	}
 }

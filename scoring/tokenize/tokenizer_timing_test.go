@@ -3,7 +3,6 @@
 package tokenize
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -76,32 +75,6 @@ func BenchmarkAppend(b *testing.B) {
 				}
 			})
 		}
-	}
-}
-
-// TestAgainIsFast: a conversation of 220 KB that was seen before takes less than
-// a twentieth of the time, and so does one that grew by a short turn. The real
-// factor is some hundred.
-func TestAgainIsFast(t *testing.T) {
-	tok := load(t, "qwen3")
-	took := func(body []byte) time.Duration {
-		var p Prompts
-		start := time.Now()
-		if err := tok.Append(t.Context(), &p, Chat, body); err != nil {
-			t.Fatal(err)
-		}
-		return time.Since(start)
-	}
-	const seed = 1 << 20
-	body := conversationBody(t, 220<<10, seed)
-	cold, again, grown := took(body), time.Hour, time.Hour
-	for i := range 5 {
-		again = min(again, took(body))
-		turn := fmt.Appendf(nil, `,{"role":"user","content":"and then, for the time %d?"}]`, i)
-		grown = min(grown, took(bytes.Replace(body, []byte("}]"), append([]byte("}"), turn...), 1)))
-	}
-	if again > cold/20 || grown > cold/20 {
-		t.Errorf("220 KB took %v, the same again %v, one turn more %v; want less than a twentieth", cold, again, grown)
 	}
 }
 
