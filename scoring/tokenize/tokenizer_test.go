@@ -4,8 +4,8 @@ package tokenize
 
 import (
 	"bytes"
-	"crypto/rand"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,9 +13,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
-	"time"
 )
 
 // demo loads the demo model, which is small.
