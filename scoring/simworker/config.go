@@ -19,6 +19,10 @@ type Config struct {
 	Model string
 	// LoRAs are adapter names, served as models of their own.
 	LoRAs []string
+	// Embeddings is the length of the vectors of a worker whose model makes
+	// embeddings: it has /v1/embeddings and none of the generating routes. 0 is a
+	// model that generates.
+	Embeddings int
 	// Version is what /version and system_fingerprint say.
 	Version string
 
@@ -133,8 +137,8 @@ func (c *Config) Validate() error {
 	case (c.Blocks-1)*c.BlockSize < c.MaxModelLen:
 		return fmt.Errorf("simworker: %d blocks of %d tokens cannot hold one request of MaxModelLen %d; raise Blocks or lower MaxModelLen",
 			c.Blocks-1, c.BlockSize, c.MaxModelLen)
-	case c.OutputTokens < 0 || c.KeepRequests < 0:
-		return errors.New("simworker: OutputTokens and KeepRequests must not be negative")
+	case c.OutputTokens < 0 || c.KeepRequests < 0 || c.Embeddings < 0:
+		return errors.New("simworker: OutputTokens, KeepRequests and Embeddings must not be negative")
 	case c.TimeScale < 0 || math.IsNaN(c.TimeScale) || math.IsInf(c.TimeScale, 0):
 		return fmt.Errorf("simworker: TimeScale is %v; it must be a finite number, 0 or more", c.TimeScale)
 	case c.ReplayAddr != "" && c.EventsAddr == "":

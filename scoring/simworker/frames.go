@@ -211,12 +211,18 @@ func (s *streamWriter) start() {
 	}
 }
 
-func (s *streamWriter) event(data []byte) {
+func (s *streamWriter) event(data []byte) { s.named("", data) }
+
+// named writes an event with a name, if that is not empty.
+func (s *streamWriter) named(name string, data []byte) {
 	s.events++
 	if s.fault.MalformedEvent && s.events == 2 {
 		data = data[:len(data)/2]
 	}
-	_, s.err = fmt.Fprintf(s.rw, "data: %s\n\n", data)
+	if name != "" {
+		name = "event: " + name + "\n"
+	}
+	_, s.err = fmt.Fprintf(s.rw, "%sdata: %s\n\n", name, data)
 	if s.events == s.fault.DropAfterEvents {
 		dropConnection(s.rw)
 	}

@@ -31,6 +31,9 @@ type generation struct {
 	opened bool
 	// whole is set once the answer is written to its end.
 	whole bool
+	// prefillOnly is set where nothing is generated, such as for an embedding; the
+	// token that ends the prefill counts as none.
+	prefillOnly bool
 }
 
 // choice is one text of a generation.
@@ -57,17 +60,10 @@ type delta struct {
 	done   bool
 }
 
-// serveGenerate handles both generating routes.
+// serveGenerate handles both generating routes of prompts and chats.
 func (w *Worker) serveGenerate(rw http.ResponseWriter, r *http.Request, body []byte, chat bool) {
-	fault, replaced := w.faults.take()
-	if fault.HangHeaders {
-		if err := w.faults.hang(r.Context(), replaced); err != nil {
-			fail(rw, r, err)
-			return
-		}
-	}
-	if fault.Status != 0 {
-		writeError(rw, faultError(fault.Status))
+	fault, ok := w.takeFault(rw, r)
+	if !ok {
 		return
 	}
 	g, apiErr := w.newGeneration(r, body, chat)
@@ -76,17 +72,37 @@ func (w *Worker) serveGenerate(rw http.ResponseWriter, r *http.Request, body []b
 		return
 	}
 	g.fault = fault
-	defer func() {
-		w.core.abandon(g.call)
-		if w.cfg.Account != nil {
-			u := g.usage()
-			w.cfg.Account(Account{RequestID: r.Header.Get("X-Request-Id"), Prompt: u.prompt, Cached: u.cached, Output: u.completion, Whole: g.whole})
-		}
-	}()
+	defer g.account(r)
 	if g.p.stream {
 		g.serveStream(r.Context(), rw)
 	} else {
 		g.serveWhole(r, rw)
+	}
+}
+
+// takeFault takes the fault that is in store for the request, and is false if
+// that has been its answer.
+func (w *Worker) takeFault(rw http.ResponseWriter, r *http.Request) (Fault, bool) {
+	fault, replaced := w.faults.take()
+	if fault.HangHeaders {
+		if err := w.faults.hang(r.Context(), replaced); err != nil {
+			fail(rw, r, err)
+			return fault, false
+		}
+	}
+	if fault.Status != 0 {
+		writeError(rw, faultError(fault.Status))
+		return fault, false
+	}
+	return fault, true
+}
+
+// account ends the generation, however far it came.
+func (g *generation) account(r *http.Request) {
+	g.w.core.abandon(g.call)
+	if g.w.cfg.Account != nil {
+		u := g.usage()
+		g.w.cfg.Account(Account{RequestID: r.Header.Get("X-Request-Id"), Prompt: u.prompt, Cached: u.cached, Output: u.completion, Whole: g.whole})
 	}
 }
 
@@ -225,7 +241,9 @@ func (g *generation) usage() usage {
 	}
 	cached := make([]int, len(g.promptTokens))
 	for _, c := range g.choices {
-		u.completion += c.generated
+		if !g.prefillOnly {
+			u.completion += c.generated
+		}
 		// The first choice of a prompt is the one whose prefill was real.
 		if c.index%g.p.n == 0 {
 			cached[c.prompt] = c.cached
@@ -251,12 +269,20 @@ func (g *generation) allDone() bool {
 
 // serveWhole answers when all texts are complete.
 func (g *generation) serveWhole(r *http.Request, rw http.ResponseWriter) {
+	if err := g.collect(r.Context()); err != nil {
+		fail(rw, r, err)
+		return
+	}
+	g.writeWhole(r, rw, g.appendWhole(nil))
+}
+
+// collect waits until all texts are complete.
+func (g *generation) collect(ctx context.Context) error {
 	var buf []arrival
 	for !g.allDone() {
-		got, err := g.call.take(r.Context(), buf)
+		got, err := g.call.take(ctx, buf)
 		if err != nil {
-			fail(rw, r, err)
-			return
+			return err
 		}
 		for _, a := range got {
 			c, d, _ := g.feed(a)
@@ -265,11 +291,11 @@ func (g *generation) serveWhole(r *http.Request, rw http.ResponseWriter) {
 		}
 		buf = got
 	}
-	if err := g.w.faults.wait(r.Context(), g.fault.FirstByteDelay); err != nil {
-		fail(rw, r, err)
-		return
-	}
-	body := g.appendWhole(nil)
+	return g.w.faults.wait(ctx, g.fault.FirstByteDelay)
+}
+
+// writeWhole writes an answer that is no stream.
+func (g *generation) writeWhole(r *http.Request, rw http.ResponseWriter, body []byte) {
 	g.w.addLoadHeader(rw, r)
 	setJSON(rw, len(body))
 	rw.WriteHeader(http.StatusOK)

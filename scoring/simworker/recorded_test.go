@@ -25,6 +25,7 @@ func shape(t *testing.T, text string) string {
 var fixed = []string{
 	"object", "role", "finish_reason", "owned_by", "type", "param", "code", "index", "max_model_len", "success",
 	"enable_kv_cache_events", "publisher", "buffer_steps", "hwm", "max_queue_size", "topic", "version", "completion_tokens", "model",
+	"output_tokens", "sequence_number", "output_index", "content_index", "status", "reason",
 }
 
 func shapeValue(t *testing.T, dec *json.Decoder, sb *strings.Builder, name string) {
@@ -131,6 +132,8 @@ func TestAnswersAreShapedAsRecorded(t *testing.T) {
 				if body != e.ResponseBody {
 					t.Errorf("body     %s\nrecorded %s", body, e.ResponseBody)
 				}
+			case e.Name == "responses_stream":
+				compareNamedStreams(t, body, e.ResponseBody)
 			case e.TransferEncoding != nil:
 				compareStreams(t, body, e.ResponseBody)
 			case e.Name == "tokenize":
@@ -178,6 +181,28 @@ func compareStreams(t *testing.T, body, recorded string) {
 	}
 	if len(got) != len(want) {
 		t.Errorf("%d choices, recorded %d", len(got), len(want))
+	}
+}
+
+// compareNamedStreams compares streams whose events have names, one for one.
+func compareNamedStreams(t *testing.T, body, recorded string) {
+	t.Helper()
+	got, want := strings.SplitAfter(body, "\n\n"), strings.SplitAfter(recorded, "\n\n")
+	if len(got) != len(want) {
+		t.Fatalf("%d events, recorded %d:\n%s", len(got), len(want), body)
+	}
+	for i := range want {
+		gotName, gotData, _ := strings.Cut(got[i], "\ndata: ")
+		wantName, wantData, _ := strings.Cut(want[i], "\ndata: ")
+		if gotName != wantName {
+			t.Errorf("event %d begins with %q, recorded %q", i, gotName, wantName)
+		}
+		if gotName == "" {
+			continue
+		}
+		if g, w := shape(t, gotData), shape(t, wantData); g != w {
+			t.Errorf("event %d has shape %s\nrecorded                %s", i, g, w)
+		}
 	}
 }
 

@@ -16,20 +16,26 @@ func (w *Worker) routes() map[string]map[string]handler {
 	get := func(h handler) map[string]handler { return map[string]handler{http.MethodGet: h} }
 	post := func(h handler) map[string]handler { return map[string]handler{http.MethodPost: h} }
 	routes := map[string]map[string]handler{
-		"/v1/chat/completions":        post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveGenerating(rw, r, b, true) }),
-		"/v1/completions":             post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveGenerating(rw, r, b, false) }),
-		"/v1/chat/completions/render": post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveRender(rw, r, b, true) }),
-		"/v1/completions/render":      post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveRender(rw, r, b, false) }),
-		"/v1/models":                  get(w.serveModels),
-		"/health":                     get(w.serveHealth),
-		"/ping":                       {http.MethodGet: w.serveHealth, http.MethodPost: w.serveHealth},
-		"/version":                    get(w.serveVersion),
-		"/load":                       get(w.serveLoad),
-		"/metrics":                    get(w.serveMetrics),
-		"/tokenize":                   post(w.serveTokenize),
-		"/detokenize":                 post(w.serveDetokenize),
-		"/kv_event_sources":           get(w.serveEventSources),
-		"/reset_prefix_cache":         post(w.serveReset),
+		"/v1/models":          get(w.serveModels),
+		"/health":             get(w.serveHealth),
+		"/ping":               {http.MethodGet: w.serveHealth, http.MethodPost: w.serveHealth},
+		"/version":            get(w.serveVersion),
+		"/load":               get(w.serveLoad),
+		"/metrics":            get(w.serveMetrics),
+		"/tokenize":           post(w.serveTokenize),
+		"/detokenize":         post(w.serveDetokenize),
+		"/kv_event_sources":   get(w.serveEventSources),
+		"/reset_prefix_cache": post(w.serveReset),
+		"/openapi.json":       get(w.serveOpenAPI),
+	}
+	if w.cfg.Embeddings > 0 {
+		routes["/v1/embeddings"] = post(w.serveEmbeddings)
+	} else {
+		routes["/v1/chat/completions"] = post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveGenerating(rw, r, b, true) })
+		routes["/v1/completions"] = post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveGenerating(rw, r, b, false) })
+		routes["/v1/chat/completions/render"] = post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveRender(rw, r, b, true) })
+		routes["/v1/completions/render"] = post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveRender(rw, r, b, false) })
+		routes["/v1/responses"] = post(w.serveResponses)
 	}
 	if w.cfg.FaultAPI {
 		routes["/sim/fault"] = post(w.serveFault)
@@ -99,6 +105,11 @@ func (w *Worker) remember(r *http.Request, body []byte) {
 
 // serveGenerating counts a generating request while it is open.
 func (w *Worker) serveGenerating(rw http.ResponseWriter, r *http.Request, body []byte, chat bool) {
+	w.counted(func() { w.serveGenerate(rw, r, body, chat) })
+}
+
+// counted counts a request that keeps the engine busy while serve runs.
+func (w *Worker) counted(serve func()) {
 	w.mu.Lock()
 	w.seen++
 	w.open++
@@ -111,7 +122,7 @@ func (w *Worker) serveGenerating(rw http.ResponseWriter, r *http.Request, body [
 			w.idle = make(chan struct{})
 		}
 	}()
-	w.serveGenerate(rw, r, body, chat)
+	serve()
 }
 
 func setJSON(rw http.ResponseWriter, n int) {
