@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -141,8 +140,10 @@ type Gateway struct {
 	crossings  crossings
 	store      storeWatch
 
-	draining atomic.Bool
-	stopping atomic.Bool
+	// The end of a gateway, in its order: responses end their connections; requests
+	// that come are refused; those that run are cut.
+	draining, closing, stopping atomic.Bool
+
 	conns    connSet
 	inFlight atomic.Int64
 	byRoute  map[*route]*atomic.Int64 // filled once
@@ -224,14 +225,15 @@ func (g *Gateway) BeginDrain() { g.draining.Store(true) }
 // Draining reports whether BeginDrain was called.
 func (g *Gateway) Draining() bool { return g.draining.Load() }
 
-// Shutdown stops accepting, waits for running requests until ctx ends, then
+// Shutdown stops accepting, refuses what comes on connections that are still open,
+// waits for running requests until ctx ends, then
 // cuts those that are left, each with its dialect's error, and waits until
-// they have been settled. Requests that are still on their way by then are
-// refused. Rehearsals are waited for until ctx ends as well, and then given up: no
+// they have been settled. Rehearsals are waited for until ctx ends as well, and then given up: no
 // part is called any more once Shutdown has returned.
 func (g *Gateway) Shutdown(ctx context.Context) error {
 	defer g.rehearsals.finish(ctx)
 	g.draining.Store(true)
+	g.closing.Store(true)
 	done := make(chan error, 1)
 	go func() { done <- g.server.Shutdown() }()
 	select {
@@ -287,6 +289,10 @@ func (g *Gateway) Handle(ctx *fasthttp.RequestCtx) {
 	if r == nil {
 		return // answered: OPTIONS
 	}
+	if rej := ex.inTime(r); rej != nil {
+		ex.reject(ctx, rej)
+		return
+	}
 	if !r.open {
 		if rej := ex.identify(ctx); rej != nil {
 			ex.reject(ctx, rej)
@@ -324,6 +330,17 @@ func (g *Gateway) infer(ctx *fasthttp.RequestCtx, ex *exchange) {
 	ex.respond(ctx)
 }
 
+// inTime refuses a request that comes when the gateway takes no more. Whether it
+// is alive can still be asked.
+func (ex *exchange) inTime(r *route) *rejection {
+	if !ex.g.closing.Load() || r.open {
+		return nil
+	}
+	rej := shuttingDown()
+	rej.closeConn = true
+	return rej
+}
+
 // begin sets up what every request has: its ids, its place among the running
 // ones and the watch on its client.
 func (g *Gateway) begin(ctx *fasthttp.RequestCtx) *exchange {
@@ -356,20 +373,11 @@ func (g *Gateway) begin(ctx *fasthttp.RequestCtx) *exchange {
 // panic into an answer.
 func (ex *exchange) unlessRelayed(ctx *fasthttp.RequestCtx) {
 	if p := recover(); p != nil {
-		ex.logPanic(p)
-		ctx.Response.Reset()
-		ctx.Response.Header.Set("x-request-id", ex.requestID)
-		ex.reject(ctx, internal(nil))
+		ex.failed(ctx, p, false)
 	}
 	if !ex.relayed && !ex.finished {
-		panic("BUG: a request left its handler without being finished")
+		ex.failed(ctx, "BUG: a request left its handler without being finished", true)
 	}
-}
-
-// logPanic notes a bug. Its value may hold text of the request, which the stack
-// does not.
-func (ex *exchange) logPanic(p any) {
-	ex.g.log.Error("panic in a request", "request_id", ex.requestID, "kind", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
 }
 
 // newID is 128 random bits in hex.

@@ -384,6 +384,7 @@ type memoryMeter struct {
 	auth      []string
 	reserved  atomic.Int64
 	framing   []string
+	handshake []string
 	ignored   atomic.Int64 // labels of callers that are not trusted
 	skipped   atomic.Int64 // rehearsals
 	rehearsed []policy.RehearsalOutcome
@@ -439,6 +440,12 @@ func (m *memoryMeter) FramingRejected(reason string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.framing = append(m.framing, reason)
+}
+
+func (m *memoryMeter) HandshakeFailed(reason string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.handshake = append(m.handshake, reason)
 }
 
 func (m *memoryMeter) count() int {

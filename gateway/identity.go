@@ -3,7 +3,6 @@ package gateway
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"net/netip"
@@ -128,8 +127,8 @@ func (ex *exchange) caller(ctx *fasthttp.RequestCtx) (*tenancy.Principal, error)
 // verifiedChain is the client's certificate with those above it, as TLS has
 // verified them.
 func verifiedChain(ctx *fasthttp.RequestCtx) []*x509.Certificate {
-	c, ok := ctx.Conn().(*tls.Conn)
-	if !ok {
+	c := tlsOf(ctx.Conn())
+	if c == nil {
 		return nil
 	}
 	if chains := c.ConnectionState().VerifiedChains; len(chains) > 0 {

@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -94,7 +95,7 @@ func (r *relay) Read(p []byte) (n int, err error) {
 }
 
 func (r *relay) panicked(bug any, p []byte) (int, error) {
-	r.ex.logPanic(bug)
+	logPanic(r.ex.g.log, bug, slog.String("request_id", r.ex.requestID))
 	if r.end == nil {
 		r.abort(openai.ErrorBody{Message: "the gateway failed on this request", Type: "server_error", Code: "internal_error"},
 			errors.New("panic while relaying a stream"))

@@ -134,6 +134,9 @@ type Pricer interface {
 type Meter interface {
 	Observe(s *Summary)
 	FramingRejected(reason string)
+	// HandshakeFailed is told of each TLS connection that ended before TLS was
+	// spoken on it, with one of HandshakeReasons.
+	HandshakeFailed(reason string)
 	AuthFailed(reason string)
 	// LabelIgnored is told of labels that a caller has declared who is not trusted
 	// to.

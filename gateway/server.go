@@ -18,7 +18,9 @@ const prefetch = 1
 // be refused for its header doesn't get to send one: for the server it has
 // none, and reject ends its connection.
 func (g *Gateway) headerReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
-	if !g.wantsBody(h) {
+	wanted := true // where it can't be told, the handler finds out
+	g.guarded("header", func() { wanted = g.wantsBody(h) })
+	if !wanted {
 		h.SetContentLength(0)
 	}
 	return fasthttp.RequestConfig{ReadTimeout: g.cfg.BodyRead, MaxRequestBodySize: prefetch}
@@ -27,7 +29,7 @@ func (g *Gateway) headerReceived(h *fasthttp.RequestHeader) fasthttp.RequestConf
 // wantsBody reports whether a request's body has to be read to answer it.
 func (g *Gateway) wantsBody(h *fasthttp.RequestHeader) bool {
 	r, _ := findRoute(h.RequestURI())
-	if r == nil || !r.post || !h.IsPost() {
+	if r == nil || !r.post || !h.IsPost() || g.closing.Load() {
 		return false
 	}
 	announced, rej := framingFault(h)
@@ -69,11 +71,20 @@ func (g *Gateway) expect(ctx *fasthttp.RequestCtx) int {
 
 // early runs the checks that need no body. It answers and returns nil if one
 // of them fails; if none does, the caller ends what it gets.
-func (g *Gateway) early(ctx *fasthttp.RequestCtx) *exchange {
+func (g *Gateway) early(ctx *fasthttp.RequestCtx) (passed *exchange) {
 	ex := g.begin(ctx)
+	defer func() {
+		if p := recover(); p != nil {
+			ex.failed(ctx, p, true)
+			passed = nil
+		}
+	}()
 	r, rej := ex.checkRoute(ctx)
 	if rej == nil && r == nil {
 		return nil
+	}
+	if rej == nil {
+		rej = ex.inTime(r)
 	}
 	if rej == nil && !r.open {
 		rej = ex.identify(ctx)
@@ -92,16 +103,32 @@ func (g *Gateway) early(ctx *fasthttp.RequestCtx) *exchange {
 // handleReadError answers a request whose header could not be read. The
 // connection is closed after it in every case.
 func (g *Gateway) handleReadError(ctx *fasthttp.RequestCtx, err error) {
+	if !g.guarded("read error", func() { g.unreadable(ctx, err) }) {
+		_ = ctx.Conn().Close()
+	}
+}
+
+// unreadable is handleReadError. A request that has come in part is one that is
+// refused: it stands in the log and in the metrics, on no route.
+func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	if c := clientConn(ctx.Conn()); c != nil {
+		if t := tlsOf(ctx.Conn()); t != nil && !t.ConnectionState().HandshakeComplete {
+			g.handshakeFailed(c, err)
+			_ = c.Close() // whoever is there doesn't understand an answer
+			return
+		}
 		if !c.received.Load() {
 			_ = c.Close() // there was no request, so there is no answer
 			return
 		}
 		c.linger.Store(true)
 	}
+	ctx.Request.Header.Reset() // it may have been read by half
+	ctx.Response.Reset()
+	ex := g.begin(ctx)
+	defer ex.unlessRelayed(ctx)
+	ex.method = methodName(nil) // the server has forgotten it
 	if clientGone(err) && !g.stopping.Load() {
-		ex := g.begin(ctx)
-		ex.method = methodName(nil) // the server has forgotten it
 		ex.clientLeft()
 		ex.leave()
 		_ = ctx.Conn().Close()
@@ -113,10 +140,7 @@ func (g *Gateway) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 	} else {
 		g.parts.Meter.FramingRejected(rej.code)
 	}
-	id := newID()
-	ctx.Response.Reset()
-	ctx.Response.Header.Set("x-request-id", id)
-	rej.write(ctx, dialectOpenAI, id)
+	ex.reject(ctx, rej)
 }
 
 // readRejection names what was wrong with a request's framing. The library's

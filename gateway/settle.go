@@ -135,7 +135,7 @@ func (ex *exchange) finish(end ending) {
 // books are for the log's reader to put right.
 func (ex *exchange) release() {
 	if p := recover(); p != nil {
-		ex.logPanic(p)
+		logPanic(ex.g.log, p, slog.String("request_id", ex.requestID))
 		ex.endWork(time.Now())
 		for _, r := range ex.reserved {
 			r.lease.Settle(time.Now(), nil) // nothing, if it has been settled
@@ -352,6 +352,9 @@ func (ex *exchange) log(end *ending, row *tenancy.Row, ledgerErr error) {
 		return
 	}
 	attrs := append(rowAttrs(row), slog.String("method", ex.method), slog.String("route", ex.route.template))
+	if ex.principal == nil && ex.conn != nil {
+		attrs = append(attrs, slog.String("peer", ex.conn.RemoteAddr().String())) // all that is known of the caller
+	}
 	if end.status == fasthttp.StatusUnauthorized && end.cause != nil {
 		attrs = append(attrs, slog.String("auth", authReason(end.cause)))
 	}

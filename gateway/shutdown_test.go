@@ -121,3 +121,89 @@ func TestShutdownClosesIdleConnections(t *testing.T) {
 		t.Errorf("%d connections are left", n)
 	}
 }
+
+// TestLateRequestsAreRefused: what comes on a kept connection when the listeners are
+// closed is told to go elsewhere, however much of it was there before, while what
+// runs goes on.
+func TestLateRequestsAreRefused(t *testing.T) {
+	open := make(chan struct{})
+	worker := gatewaytest.NewWorker(t, gatewaytest.Gate(open,
+		[]string{gatewaytest.RoleEvent, gatewaytest.ContentEvent("a", "")},
+		[]string{gatewaytest.ContentEvent("b", "stop"), gatewaytest.UsageEvent(gatewaytest.Usage(1, 2)), gatewaytest.DoneEvent}))
+	r := newRig(t, []string{worker.URL()})
+	runs := r.chat(streamBody)
+	events := gatewaytest.NewEventReader(runs.Head().Body)
+	if _, err := events.Next(); err != nil {
+		t.Fatal(err)
+	}
+	half := map[string]*gatewaytest.Client{}
+	rest := map[string]string{}
+	for name, text := range map[string]string{
+		"chat":   gatewaytest.RequestText("POST", "/v1/chat/completions", chatBody, "Authorization: Bearer "+goodKey),
+		"expect": gatewaytest.RequestText("POST", "/v1/chat/completions", chatBody, "Authorization: Bearer "+goodKey, "Expect: 100-continue"),
+		"models": gatewaytest.RequestText("GET", "/v1/models", "", "Authorization: Bearer "+goodKey),
+		"alive":  gatewaytest.RequestText("GET", "/healthz", ""),
+		"ready":  gatewaytest.RequestText("GET", "/readyz", ""),
+	} {
+		c := r.dial()
+		c.Send("GET", "/healthz", "")
+		c.Answer()
+		if err := c.Write(text[:12]); err != nil {
+			t.Fatal(err)
+		}
+		half[name], rest[name] = c, text[12:]
+	}
+	eventually(t, "the beginnings of the requests", func() bool { return r.g.midway() == len(half)+1 })
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- r.g.Shutdown(ctx) }()
+	eventually(t, "the shutdown", r.g.closing.Load)
+	for name, c := range half {
+		if err := c.Write(rest[name]); err != nil {
+			t.Fatal(err)
+		}
+		resp, body := c.Answer()
+		switch name {
+		case "alive":
+			if resp.StatusCode != 200 {
+				t.Errorf("%s: got %d %s", name, resp.StatusCode, body)
+			}
+		case "ready":
+			if resp.StatusCode != 503 || !strings.Contains(body, "draining") {
+				t.Errorf("%s: got %d %s", name, resp.StatusCode, body)
+			}
+		default:
+			wantError(t, resp, body, 503, "unavailable")
+			if resp.Header.Get("Retry-After") == "" {
+				t.Errorf("%s: a 503 without Retry-After", name)
+			}
+		}
+		if !resp.Close {
+			t.Errorf("%s: the connection is kept", name)
+		}
+	}
+	close(open)
+	if all, err := events.All(); err != nil || len(all) != 3 && len(all) != 2 {
+		t.Errorf("the running stream: %v %v", all, err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("shutdown: %v", err)
+	}
+	if n := len(worker.Seen()); n != 1 {
+		t.Errorf("the worker saw %d requests, want 1", n)
+	}
+}
+
+// midway counts the connections on which a request is on its way or runs.
+func (g *Gateway) midway() int {
+	g.conns.mu.Lock()
+	defer g.conns.mu.Unlock()
+	n := 0
+	for c := range g.conns.set {
+		if c.midway.Load() {
+			n++
+		}
+	}
+	return n
+}

@@ -36,6 +36,7 @@ type metrics struct {
 	usageUnknown, decisions, policyErrors, limitRejections        *prometheus.CounterVec
 	attempts, retries, tokens, ledgerErrors                       *prometheus.CounterVec
 	limitThresholds, storeFailures, ruleErrors                    *prometheus.CounterVec
+	handshakes                                                    *prometheus.CounterVec
 	skipped, labelsIgnored                                        prometheus.Counter
 	duration, bodyBytes, ttft, upstreamTTFT, perToken, overhead   *prometheus.HistogramVec
 	policySeconds, policyCost, predictionError                    prometheus.Histogram
@@ -69,6 +70,7 @@ func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, wo
 		workers:         workers,
 		requests:        counter("sluice_http_requests_total", "Requests by route, method, status (499: the client left) and dialect.", "route", "method", "status", "dialect"),
 		framing:         counter("sluice_http_framing_rejections_total", "Requests that could not be read.", "reason"),
+		handshakes:      counter("sluice_tls_handshake_errors_total", "Connections on which TLS was never spoken.", "reason"),
 		auth:            counter("sluice_auth_failures_total", "Requests without one valid credential.", "reason"),
 		disconnects:     counter("sluice_client_disconnects_total", "Clients that left before their answer was whole.", "phase"),
 		streamErrors:    counter("sluice_stream_errors_total", "Streams that ended with an error event.", "route", "code"),
@@ -147,6 +149,9 @@ func (m *metrics) Reserved(tenant, model string, tokens int64) (release func()) 
 
 // FramingRejected implements gateway.Meter.
 func (m *metrics) FramingRejected(reason string) { m.framing.WithLabelValues(reason).Inc() }
+
+// HandshakeFailed implements gateway.Meter.
+func (m *metrics) HandshakeFailed(reason string) { m.handshakes.WithLabelValues(reason).Inc() }
 
 // Observe implements gateway.Meter.
 func (m *metrics) Observe(s *gateway.Summary) {

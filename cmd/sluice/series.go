@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/sluicegate/sluice/gateway"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/ratelimit/redis"
 	"github.com/sluicegate/sluice/scoring/kvevents"
@@ -38,6 +39,7 @@ func metricFamilies() []metricFamily {
 		{"sluice_keys_stale_seconds", nil, 0},
 		{"sluice_http_requests_total", []string{"route", "method", "status", "dialect"}, 0},
 		{"sluice_http_framing_rejections_total", []string{"reason"}, 0},
+		{"sluice_tls_handshake_errors_total", []string{"reason"}, 0},
 		{"sluice_http_request_duration_seconds", []string{"route"}, duration},
 		{"sluice_http_request_body_bytes", []string{"route"}, body},
 		{"sluice_http_requests_in_flight", []string{"route"}, 0},
@@ -163,7 +165,8 @@ var fixedLabels = map[string]int{
 
 	"percent": 8, "kind": 8, "sluice_ratelimit_store_failures_total/state": 3, "sluice_ratelimit_store_failures_total/decision": 3,
 
-	"sluice_auth_failures_total/reason": len(tenancy.AuthReasons()), "sluice_jwks_fetches_total/result": 2,
+	"sluice_tls_handshake_errors_total/reason": len(gateway.HandshakeReasons()),
+	"sluice_auth_failures_total/reason":        len(tenancy.AuthReasons()), "sluice_jwks_fetches_total/result": 2,
 	"sluice_route_tokenizer_shape/state": 3, "sluice_route_tokenize_breaker/state": 3,
 	"by": 3, "sluice_ratelimit_store_state/state": 3, "sluice_content_scans_total/status": 4, "sluice_content_detector_failures_total/reason": 2,
 	"type": 3, "sluice_decision_log_records_total/result": 2,
