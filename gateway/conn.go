@@ -163,10 +163,13 @@ func (c *conn) closeAfterResponse() { c.closing.Store(true) }
 // byte, in the limits of the server's deadline.
 func (c *conn) Read(p []byte) (int, error) {
 	if c.midway.Load() {
-		if by := time.Now().Add(c.readIdle); by.Before(c.readBy) {
-			if err := c.tcp.SetReadDeadline(by); err != nil {
-				return 0, err
-			}
+		// The last read's deadline may lie before the server's.
+		by := time.Now().Add(c.readIdle)
+		if c.readBy.Before(by) && !c.readBy.IsZero() {
+			by = c.readBy
+		}
+		if err := c.tcp.SetReadDeadline(by); err != nil {
+			return 0, err
 		}
 	}
 	if c.closing.Load() { // looked at last: stopReading sets it before its deadline

@@ -3,6 +3,7 @@ package gateway
 import (
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -173,4 +174,32 @@ func TestAfterWrite(t *testing.T) {
 		t.Errorf("called %v", calls)
 	}
 	client.Leave(gatewaytest.RST)
+}
+
+// TestBodyWithPausesInItsTime: a pause that both times allow is allowed, in the
+// last moments of the body's time as well.
+func TestBodyWithPausesInItsTime(t *testing.T) {
+	t.Parallel()
+	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+	r := newRig(t, []string{worker.URL()}, withConfig(func(c *Config) {
+		c.BodyRead, c.BodyIdle = 6*time.Second, 3500*time.Millisecond
+	}))
+	c := r.dial()
+	if err := c.Write(strings.Replace(bodyHead, "100", strconv.Itoa(len(chatBody)), 1)); err != nil {
+		t.Fatal(err)
+	}
+	// The second pause begins when less than BodyIdle is left of BodyRead, and ends
+	// after the deadline that the first one had.
+	for _, part := range []struct {
+		pause time.Duration
+		text  string
+	}{{2600 * time.Millisecond, chatBody[:1]}, {1200 * time.Millisecond, chatBody[1:]}} {
+		time.Sleep(part.pause)
+		if err := c.Write(part.text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if resp, body := c.Answer(); resp.StatusCode != 200 {
+		t.Errorf("got %d %s", resp.StatusCode, body)
+	}
 }

@@ -134,7 +134,7 @@ func (ex *exchange) cut() {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
 	if ex.up != nil {
-		_ = ex.up.Close()
+		ex.up.abandon()
 	}
 }
 
@@ -147,7 +147,7 @@ func (ex *exchange) holdUpstream(c *upstream) bool {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
 	if ex.over() {
-		_ = c.Close()
+		c.abandon()
 		return false
 	}
 	ex.up = c
@@ -168,7 +168,7 @@ func (ex *exchange) dropUpstream() {
 	case keep:
 		ex.g.ups.put(c)
 	default:
-		_ = c.Close()
+		c.abandon()
 	}
 }
 

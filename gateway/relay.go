@@ -21,6 +21,17 @@ const readSize = 16 << 10
 // the terminal mark; what comes after that can't matter to anybody.
 const afterDone = time.Second
 
+// glance is how long a worker is listened to whose time is over already: a
+// deadline that has passed would end a read although bytes are there.
+const glance = 10 * time.Millisecond
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
 var readPool = sync.Pool{New: func() any { b := make([]byte, readSize); return &b }}
 
 // relay passes a worker's event stream on to a client. It is the response's
@@ -33,17 +44,16 @@ type relay struct {
 	scan   sse.Scanner
 	stream openai.Stream
 
-	out        []byte // events ready for the client
-	off        int    // how much of out was handed over
-	hideUsage  bool   // the client didn't ask for the usage chunk
-	done       bool   // the terminal mark has come
-	mark       []byte // the terminal mark, held back until the row is durable
-	hasToken   bool   // out holds the first token
-	tokenSeen  bool
-	lastByteAt time.Time
-	nextBeat   time.Time // when the next keep-alive comment is due
-	end        error     // what Read returns once out is empty
-	use        runningUse
+	out       []byte // events ready for the client
+	off       int    // how much of out was handed over
+	hideUsage bool   // the client didn't ask for the usage chunk
+	done      bool   // the terminal mark has come
+	mark      []byte // the terminal mark, held back until the row is durable
+	hasToken  bool   // out holds the first token
+	tokenSeen bool
+	nextBeat  time.Time // when the next keep-alive comment is due
+	end       error     // what Read returns once out is empty
+	use       runningUse
 }
 
 // beginStream makes the relay and waits for the first whole event, so that a
@@ -53,7 +63,6 @@ func (ex *exchange) beginStream() (again bool, rej *rejection) {
 	r.scan = *sse.NewScanner(ex.g.cfg.EventBytes)
 	ex.upBody, ex.relay = r.body, r
 	r.use.begin(ex)
-	r.lastByteAt = ex.dispatched
 	if beat := ex.g.cfg.KeepAliveComment; beat > 0 {
 		r.nextBeat = time.Now().Add(beat)
 	}
@@ -136,7 +145,7 @@ func (r *relay) fill() error {
 	if r.ex.over() {
 		return errInterrupted
 	}
-	beat, err := r.await()
+	beat, err := r.await(time.Now())
 	if err != nil || beat {
 		return err
 	}
@@ -145,7 +154,6 @@ func (r *relay) fill() error {
 	n, err := r.body.Read(*buf)
 	if n > 0 {
 		r.ex.answerBegan = true
-		r.lastByteAt = time.Now()
 		r.scan.Feed((*buf)[:n])
 		if rerr := r.relayEvents(); rerr != nil || r.end != nil {
 			return rerr
@@ -163,19 +171,23 @@ func (r *relay) fill() error {
 
 // await blocks until the worker's stream can be read. beat says that a
 // keep-alive comment went out instead.
-func (r *relay) await() (beat bool, err error) {
+//
+// A worker is silent from now on, when it is first listened to: the time for
+// which a client has held the gateway up is no silence of its worker.
+func (r *relay) await(now time.Time) (beat bool, err error) {
 	cfg := &r.ex.g.cfg
 	idle := cfg.StreamIdle
 	if r.done {
 		idle = afterDone
 	}
-	deadline := r.lastByteAt.Add(idle)
+	deadline := now.Add(idle)
 	if !r.done && !r.ex.answerBegan {
-		deadline = r.ex.dispatched.Add(cfg.FirstByteStream)
+		// What has come by now is heard, even if nobody listened in time.
+		deadline = latest(r.ex.dispatched.Add(cfg.FirstByteStream), now.Add(glance))
 	}
 	beating := !r.nextBeat.IsZero() && !r.ex.answerBegan && r.nextBeat.Before(deadline)
 	if beating {
-		deadline = r.nextBeat
+		deadline = latest(r.nextBeat, now.Add(glance))
 	}
 	err = r.body.wait(deadline)
 	if err == nil {

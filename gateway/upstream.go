@@ -60,6 +60,29 @@ type upstream struct {
 	idleSince time.Time
 }
 
+// Close ends the connection below TLS. The end of TLS would be a write, which
+// waits for seconds where the worker has stopped reading, and those who close
+// hold others up.
+func (c *upstream) Close() error { return c.below().Close() }
+
+// abandon ends a connection whose answer is not wanted any more. It never
+// blocks. The worker learns of it at once, even one that reads nothing, and what
+// it has not read yet is dropped.
+func (c *upstream) abandon() {
+	if tcp, ok := c.below().(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = c.Close()
+}
+
+// below is the connection under TLS, or the connection itself.
+func (c *upstream) below() net.Conn {
+	if tc, ok := c.Conn.(*tls.Conn); ok {
+		return tc.NetConn()
+	}
+	return c.Conn
+}
+
 // get returns a kept connection to the worker at base, or dials a new one if
 // there is none or fresh is set.
 func (u *upstreams) get(ctx context.Context, base *url.URL, fresh bool) (*upstream, error) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,5 +112,57 @@ func TestUnaskedBytesAreNoAnswer(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestAbandonDoesNotBlock: the end of TLS is a write, which a worker that has
+// stopped reading would hold up for seconds, and with it whoever closes.
+func TestAbandonDoesNotBlock(t *testing.T) {
+	cert := gatewaytest.NewCertificate(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	accepted := make(chan *tls.Conn, 1)
+	go func() {
+		nc, err := ln.Accept()
+		if err != nil {
+			close(accepted)
+			return
+		}
+		tc := tls.Server(nc, cert.Server)
+		_ = tc.Handshake()
+		accepted <- tc
+	}()
+	u := newUpstreams(patience, cert.Client)
+	defer u.Close()
+	base, err := url.Parse("https://localhost:" + ln.Addr().String()[len("127.0.0.1:"):])
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := u.get(t.Context(), base, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := <-accepted
+	if theirs == nil {
+		t.Fatal("nothing was accepted")
+	}
+	defer theirs.Close()
+	// Below TLS until nothing more fits, so that the next write blocks.
+	_ = c.below().SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
+	for junk := make([]byte, 1<<20); err == nil; {
+		_, err = c.below().Write(junk)
+	}
+	_ = c.below().SetWriteDeadline(time.Time{})
+	began := time.Now()
+	c.abandon()
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	_ = theirs.NetConn().SetReadDeadline(time.Now().Add(patience))
+	if _, err := io.Copy(io.Discard, theirs.NetConn()); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the worker sees %v, want a reset", err)
 	}
 }
