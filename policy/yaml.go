@@ -13,7 +13,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
 
-	"github.com/sluicegate/sluice/yamltext"
+	"github.com/sluicegate/sluice/policy/yamltext"
 )
 
 // Bounds of the YAML layer.

@@ -13,7 +13,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/sluicegate/sluice/yamltext"
+	"github.com/sluicegate/sluice/policy/yamltext"
 )
 
 // yamlDecoder decodes one YAML document into Go values strictly: an unknown key, a repeated key and a

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicegate/sluice/plainfile"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/tenancy/authn/mtls"
 	"github.com/sluicegate/sluice/tenancy/authn/oidc"
+	"github.com/sluicegate/sluice/tenancy/plainfile"
 )
 
 // IdentityConfig says by what callers are known beside API keys.

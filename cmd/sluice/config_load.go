@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluicegate/sluice/plainfile"
+	"github.com/sluicegate/sluice/tenancy/plainfile"
 )
 
 // maxConfigBytes bounds the configuration file, against the wrong file being named.

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicegate/sluice/plainfile"
 	"github.com/sluicegate/sluice/ratelimit/redis"
+	"github.com/sluicegate/sluice/tenancy/plainfile"
 )
 
 // StoreConfig says where replicas keep what they share, beside the ledger.

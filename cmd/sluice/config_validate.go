@@ -15,9 +15,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicegate/sluice/plainfile"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/tenancy/chargeback"
+	"github.com/sluicegate/sluice/tenancy/plainfile"
 )
 
 // validator checks a decoded configuration as a whole. Every check goes on after a failure, so that one

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicegate/sluice/plainfile"
+	"github.com/sluicegate/sluice/tenancy/plainfile"
 )
 
 // serves reports whether requests for the model can go to the pool.

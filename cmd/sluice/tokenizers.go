@@ -14,10 +14,10 @@ import (
 
 	"github.com/sluicegate/sluice/gateway"
 	"github.com/sluicegate/sluice/gateway/openai"
-	"github.com/sluicegate/sluice/plainfile"
 	"github.com/sluicegate/sluice/scoring/tokenize"
 	"github.com/sluicegate/sluice/scoring/tokenize/verify"
 	"github.com/sluicegate/sluice/tenancy"
+	"github.com/sluicegate/sluice/tenancy/plainfile"
 )
 
 // tokenSource says where a request's token ids came from.

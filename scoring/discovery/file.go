@@ -9,7 +9,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/sluicegate/sluice/plainfile"
+	"github.com/sluicegate/sluice/tenancy/plainfile"
 )
 
 const (

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluicegate/sluice/plainfile"
 	"github.com/sluicegate/sluice/tenancy"
+	"github.com/sluicegate/sluice/tenancy/plainfile"
 )
 
 // Causes of the errors of IdentifyKey. Clients get one and the same 401 for all of them; the

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicegate/sluice/plainfile"
 	"github.com/sluicegate/sluice/tenancy"
+	"github.com/sluicegate/sluice/tenancy/plainfile"
 )
 
 // ErrNoPrice means that the table has no price for a model at a time.

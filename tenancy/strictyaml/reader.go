@@ -13,7 +13,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/sluicegate/sluice/yamltext"
+	"github.com/sluicegate/sluice/policy/yamltext"
 )
 
 // MaxProblems is how many problems of one file an Error lists: a file of another
