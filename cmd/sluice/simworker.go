@@ -63,6 +63,8 @@ func newSimworkerCommand() *cobra.Command {
 	f.BoolVar(&w.EnablePromptTokensDetails, "enable-prompt-tokens-details", w.EnablePromptTokensDetails, "show cached tokens in usage, as the engine's flag does")
 	f.BoolVar(&w.EnableScaleOut, "enable-scale-out", w.EnableScaleOut, "open the render routes, as the engine's flag does")
 	f.IntVar(&w.Embeddings, "embeddings", w.Embeddings, "length of the vectors of a model that makes embeddings and generates nothing; 0: a model that generates")
+	f.BoolVar(&w.ToolCalls, "tool-calls", w.ToolCalls, "call a tool whenever the model may choose one, as an engine with a tool parser does")
+	f.BoolVar(&w.NoMessages, "no-messages", w.NoMessages, "have no /v1/messages, as older engines")
 	f.BoolVar(&w.FaultAPI, "fault-api", w.FaultAPI, "open POST /sim/fault")
 	f.IntVar(&w.BlockSize, "block-size", w.BlockSize, "tokens in a cache block")
 	f.IntVar(&w.Blocks, "blocks", w.Blocks, "cache blocks of a worker")

@@ -15,6 +15,7 @@ type apiError struct {
 	Message string
 	Kind    string
 	Param   string
+	early   bool // found before a route's own code ran
 }
 
 func (e *apiError) Error() string { return e.Message }
@@ -29,6 +30,18 @@ func (e *apiError) body() []byte {
 	b = appendStringOrNull(b, e.Param)
 	b = append(b, `,"code":`...)
 	b = strconv.AppendInt(b, int64(e.Status), 10)
+	return append(b, "}}"...)
+}
+
+// messagesBody returns the JSON that the engine's messages routes send: without
+// param, code and request id. What the web framework finds before the routes'
+// own code runs has the form of the other routes.
+func (e *apiError) messagesBody() []byte {
+	if e.early {
+		return e.body()
+	}
+	b := appendString([]byte(`{"type":"error","error":{"type":`), e.Kind)
+	b = appendString(append(b, `,"message":`...), e.Message)
 	return append(b, "}}"...)
 }
 
@@ -90,5 +103,5 @@ func errValidation(found ...validationError) *apiError {
 		}
 		sb.WriteByte('}')
 	}
-	return &apiError{Status: http.StatusBadRequest, Message: sb.String(), Kind: "Bad Request", Param: found[0].loc}
+	return &apiError{Status: http.StatusBadRequest, Message: sb.String(), Kind: "Bad Request", Param: found[0].loc, early: true}
 }

@@ -74,6 +74,14 @@ type Config struct {
 	// EnableScaleOut opens the render routes, which answer the token ids of a
 	// request. Without it they answer 403.
 	EnableScaleOut bool
+	// ToolCalls makes the model call a tool whenever it may choose one and the
+	// conversation does not end with what one returned, as an engine with a tool
+	// parser does. Without it a request that leaves the choice to the model is
+	// refused. A tool that the client insists on is called in any case.
+	ToolCalls bool
+	// NoMessages takes away /v1/messages and /v1/messages/count_tokens, which
+	// older engines do not have.
+	NoMessages bool
 	// FaultAPI opens POST /sim/fault.
 	FaultAPI bool
 	// KeepRequests is how many received requests Requests remembers.

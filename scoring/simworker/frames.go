@@ -77,11 +77,14 @@ func (f *frames) role(c *choice) []byte {
 func (f *frames) chunk(c *choice, d delta) []byte {
 	b := append(f.buf[:0], f.head...)
 	b = appendInt(b, `{"index":`, c.index)
-	if f.g.p.chat {
+	switch {
+	case f.g.p.called != nil:
+		b = f.g.appendCallDelta(b, c, d.text)
+	case f.g.p.chat:
 		b = append(b, `,"delta":{"content":`...)
 		b = appendString(b, d.text)
 		b = append(b, '}')
-	} else {
+	default:
 		b = append(b, `,"text":`...)
 		b = appendString(b, d.text)
 	}
@@ -89,7 +92,7 @@ func (f *frames) chunk(c *choice, d delta) []byte {
 	b = f.g.appendLogprobs(b, d.tokens)
 	b = append(b, `,"finish_reason":`...)
 	if d.done {
-		b = appendString(b, c.finish.String())
+		b = appendString(b, f.g.p.finishReason(c))
 	} else {
 		b = append(b, "null"...)
 	}
@@ -172,9 +175,7 @@ func (g *generation) appendWhole(b []byte) []byte {
 func (g *generation) appendChoice(b []byte, c *choice) []byte {
 	b = appendInt(b, `{"index":`, c.index)
 	if g.p.chat {
-		b = append(b, `,"message":{"role":"assistant","content":`...)
-		b = appendString(b, c.text.String())
-		b = append(b, `,"refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null}`...)
+		b = g.appendChatMessage(append(b, `,"message":`...), c)
 	} else {
 		b = append(b, `,"text":`...)
 		b = appendString(b, c.text.String())
@@ -182,7 +183,7 @@ func (g *generation) appendChoice(b []byte, c *choice) []byte {
 	b = append(b, `,"logprobs":`...)
 	b = g.appendLogprobs(b, c.tokens)
 	b = append(b, `,"finish_reason":`...)
-	b = appendString(b, c.finish.String())
+	b = appendString(b, g.p.finishReason(c))
 	b = append(b, `,"stop_reason":`...)
 	b = appendStringOrNull(b, c.stopReason)
 	b = append(b, `,"token_ids":null`...)

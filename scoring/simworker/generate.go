@@ -51,6 +51,7 @@ type choice struct {
 	done       bool
 	finish     engine.Reason
 	stopReason string
+	callID     string // of the tool that it calls, once that is written
 }
 
 // delta is what a token adds to a choice.
@@ -83,18 +84,26 @@ func (w *Worker) serveGenerate(rw http.ResponseWriter, r *http.Request, body []b
 // takeFault takes the fault that is in store for the request, and is false if
 // that has been its answer.
 func (w *Worker) takeFault(rw http.ResponseWriter, r *http.Request) (Fault, bool) {
+	fault, apiErr := w.nextFault(r)
+	if apiErr != nil && r.Context().Err() == nil {
+		writeError(rw, apiErr)
+	}
+	return fault, apiErr == nil
+}
+
+// nextFault takes the fault that is in store for the request. The error is the
+// fault's answer.
+func (w *Worker) nextFault(r *http.Request) (Fault, *apiError) {
 	fault, replaced := w.faults.take()
 	if fault.HangHeaders {
 		if err := w.faults.hang(r.Context(), replaced); err != nil {
-			fail(rw, r, err)
-			return fault, false
+			return fault, asAPIError(err)
 		}
 	}
 	if fault.Status != 0 {
-		writeError(rw, faultError(fault.Status))
-		return fault, false
+		return fault, faultError(fault.Status)
 	}
-	return fault, true
+	return fault, nil
 }
 
 // account ends the generation, however far it came.
@@ -118,6 +127,9 @@ func (w *Worker) newGeneration(r *http.Request, body []byte, chat bool) (*genera
 	}
 	if rank := r.Header.Get("X-Data-Parallel-Rank"); rank != "" && rank != "0" {
 		return nil, badRequest("data_parallel_rank", "data_parallel_rank %s is out of range [0, 1).", rank)
+	}
+	if apiErr := p.chooseTool(w.cfg.ToolCalls); apiErr != nil {
+		return nil, apiErr
 	}
 	prompts, apiErr := w.encode(body, chat)
 	if apiErr != nil {
@@ -225,6 +237,9 @@ func (g *generation) feed(a arrival) (c *choice, d delta, ok bool) {
 	}
 	c.cached = a.cached
 	c.done = c.finish != 0
+	if g.p.called != nil {
+		text = g.p.called.argument(text, c.generated == 1, c.done)
+	}
 	d.text, d.done = text, c.done
 	if g.p.logprobs && !a.eos {
 		d.tokens = []drawn{{a.token, c.offset}}

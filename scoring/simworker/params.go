@@ -37,6 +37,12 @@ type params struct {
 
 	logprobs    bool
 	topLogprobs int
+
+	tools  []tool
+	choice toolChoice
+	// answered is true when the conversation ends with what a tool returned.
+	answered bool
+	called   *calledTool // nil for an answer in text
 }
 
 // fields gives typed access to a JSON object's members and collects what is
@@ -234,6 +240,7 @@ func (p *params) readChat(f *fields) {
 	}
 	p.logprobs = f.boolean("logprobs")
 	p.topLogprobs = f.integer("top_logprobs", 0)
+	p.readTools(f)
 }
 
 func (p *params) readSampling(f *fields) {
@@ -301,25 +308,12 @@ func (p *params) check(f *fields) *apiError {
 		return badRequest("echo", "echo is not supported by this worker.")
 	case !p.chat && f.str("suffix") != "":
 		return badRequest("suffix", "suffix is not currently supported")
-	case p.chat && needsToolParser(f):
-		return badRequest("", `"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set`)
 	}
 	return nil
 }
 
 // maxTopLogprobs is the engine's default --max-logprobs.
 const maxTopLogprobs = 20
-
-// needsToolParser says whether the model would have to choose a tool by itself,
-// which takes a parser that this worker, like the recorded one, does not have.
-func needsToolParser(f *fields) bool {
-	tools := f.get("tools")
-	if tools == nil || string(tools) == "[]" {
-		return false
-	}
-	choice := f.get("tool_choice")
-	return choice == nil || string(choice) == `"auto"`
-}
 
 // request returns the engine's form of choice k of prompt.
 func (p *params) request(prompt []uint32, k, maxTokens int) engine.Request {

@@ -25,7 +25,7 @@ func shape(t *testing.T, text string) string {
 var fixed = []string{
 	"object", "role", "finish_reason", "owned_by", "type", "param", "code", "index", "max_model_len", "success",
 	"enable_kv_cache_events", "publisher", "buffer_steps", "hwm", "max_queue_size", "topic", "version", "completion_tokens", "model",
-	"output_tokens", "sequence_number", "output_index", "content_index", "status", "reason",
+	"output_tokens", "stop_reason", "sequence_number", "output_index", "content_index", "status", "reason",
 }
 
 func shapeValue(t *testing.T, dec *json.Decoder, sb *strings.Builder, name string) {
@@ -132,7 +132,7 @@ func TestAnswersAreShapedAsRecorded(t *testing.T) {
 				if body != e.ResponseBody {
 					t.Errorf("body     %s\nrecorded %s", body, e.ResponseBody)
 				}
-			case e.Name == "responses_stream":
+			case e.Name == "responses_stream", e.Name == "messages_stream":
 				compareNamedStreams(t, body, e.ResponseBody)
 			case e.TransferEncoding != nil:
 				compareStreams(t, body, e.ResponseBody)

@@ -81,8 +81,11 @@ func (w *Worker) newResponses(r *http.Request, body []byte) (*responses, *apiErr
 	if apiErr := f.err(); apiErr != nil {
 		return nil, apiErr
 	}
-	q.generation, apiErr = w.newGeneration(r, chat, true)
-	return q, apiErr
+	if q.generation, apiErr = w.newGeneration(r, chat, true); apiErr != nil {
+		return nil, apiErr
+	}
+	q.p.called = nil // Its items are texts only.
+	return q, nil
 }
 
 // responsesChat is the chat body that the engine makes of a body.

@@ -36,6 +36,10 @@ func (w *Worker) routes() map[string]map[string]handler {
 		routes["/v1/chat/completions/render"] = post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveRender(rw, r, b, true) })
 		routes["/v1/completions/render"] = post(func(rw http.ResponseWriter, r *http.Request, b []byte) { w.serveRender(rw, r, b, false) })
 		routes["/v1/responses"] = post(w.serveResponses)
+		if !w.cfg.NoMessages {
+			routes["/v1/messages"] = post(w.serveMessages)
+			routes["/v1/messages/count_tokens"] = post(w.serveCountTokens)
+		}
 	}
 	if w.cfg.FaultAPI {
 		routes["/sim/fault"] = post(w.serveFault)
