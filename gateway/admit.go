@@ -9,7 +9,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/tenancy"
 )
@@ -24,7 +24,8 @@ func (ex *exchange) checkRoute(ctx *fasthttp.RequestCtx) (*route, *rejection) {
 	ex.method = methodName(h.Method())
 	var rej *rejection
 	if ex.announced, rej = framingFault(h); rej != nil {
-		_, ex.dialect = findRoute(h.RequestURI())
+		_, d := findRoute(h.RequestURI())
+		ex.setDialect(&ctx.Response.Header, d)
 		ex.g.parts.Meter.FramingRejected(rej.code)
 		return nil, rej
 	}
@@ -45,7 +46,7 @@ func (ex *exchange) checkRoute(ctx *fasthttp.RequestCtx) (*route, *rejection) {
 		return nil, nil
 	}
 	r, d := findRoute(target)
-	ex.dialect = d
+	ex.setDialect(&ctx.Response.Header, d)
 	if r == nil {
 		return nil, notFoundRoute()
 	}
@@ -126,8 +127,9 @@ func utf8Charset(params []byte) bool {
 func (ex *exchange) scan(*fasthttp.RequestCtx) *rejection {
 	ex.phase = tenancy.PhaseQueue
 	ex.req = acquireRequest()
-	if err := openai.Scan(ex.req, ex.route.op, ex.body); err != nil {
-		var e *openai.Error
+	ex.codec, ex.upstream = ex.route.codec, ex.route.upstream
+	if err := ex.codec.Scan(ex.req, ex.route.op, ex.body); err != nil {
+		var e *wire.Error
 		if !errors.As(err, &e) {
 			return internal(err)
 		}
@@ -135,6 +137,7 @@ func (ex *exchange) scan(*fasthttp.RequestCtx) *rejection {
 		rej.status = e.Status
 		return rej
 	}
+	ex.req.Stream = ex.req.Stream && ex.route.streams
 	ex.requested = string(ex.req.Model)
 	ex.model = ex.st.Models.find(ex.requested, ex.principal)
 	if ex.model == nil {
@@ -238,8 +241,16 @@ const bytesInToken = 16
 // worthTokenising reports whether a body is to be tokenised. A text that is far too
 // long for the model is not worth it: it can take minutes and gigabytes, while
 // requests of other tenants wait for their turn.
-func worthTokenising(m *Model, req *openai.Request) bool {
+func worthTokenising(m *Model, req *wire.Request) bool {
 	return m.ContextLength <= 0 || req.TextBytes/bytesInToken <= m.ContextLength
+}
+
+// promptBody is the body that the prompts' tokens are found in.
+func promptBody(req *wire.Request, body []byte) []byte {
+	if req.ChatForm != nil {
+		return req.ChatForm
+	}
+	return body
 }
 
 // tokenise finds the prompts' token ids in this process, once, and once more if
@@ -252,7 +263,7 @@ func (ex *exchange) tokenise(ctx context.Context) {
 	if !worthTokenising(ex.model, ex.req) {
 		return
 	}
-	ex.tokens = ex.g.parts.Tokenizer.Local(ctx, ex.tokens.IDs[:0], ex.model, ex.req, ex.body)
+	ex.tokens = ex.g.parts.Tokenizer.Local(ctx, ex.tokens.IDs[:0], ex.model, ex.req, promptBody(ex.req, ex.body))
 }
 
 // tokeniseIn completes what tokenise has found, now that the pools are known to
@@ -262,9 +273,9 @@ func (ex *exchange) tokeniseIn(ctx context.Context, pools []string) {
 	t := ex.g.parts.Tokenizer
 	switch {
 	case ex.tokens.AskWorker:
-		ex.tokens = t.Remote(ctx, ex.tokens.IDs[:0], ex.model, pools, ex.req, ex.body)
+		ex.tokens = t.Remote(ctx, ex.tokens.IDs[:0], ex.model, pools, ex.req, promptBody(ex.req, ex.body))
 	case ex.tokens.Local:
-		t.Sample(ex.model, pools, ex.req, ex.body)
+		t.Sample(ex.model, pools, ex.req, promptBody(ex.req, ex.body))
 	}
 }
 

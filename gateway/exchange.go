@@ -8,7 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/ratelimit"
 	"github.com/sluicegate/sluice/scoring"
@@ -47,6 +47,8 @@ type exchange struct {
 	id, requestID   string // ours, unique; the one the client sees
 	route           *route
 	dialect         dialect
+	codec           codec  // what the worker is spoken to in
+	upstream        string // the path at the worker
 	method          string
 	phase           tenancy.Phase
 	relayed         bool
@@ -58,7 +60,7 @@ type exchange struct {
 	bodyBytes       int
 	credentials     tenancy.Credentials // while they are judged
 	principal       *tenancy.Principal
-	req             *openai.Request
+	req             *wire.Request
 	model           *Model
 	requested       string // the model as the client wrote it
 	input           policy.Input
@@ -93,7 +95,7 @@ type exchange struct {
 	began           bool          // the ledger knows that a worker may have it
 	relay           *relay
 	unary           []byte
-	unaryUsage      openai.Usage
+	unaryUsage      wire.Usage
 	malformed       int
 	answerBegan     bool // a byte of a worker's body has come
 	streamErrorCode string
@@ -177,7 +179,7 @@ func (ex *exchange) dropUpstream() {
 func (ex *exchange) reject(ctx *fasthttp.RequestCtx, rej *rejection) {
 	if !ex.finished {
 		ex.finish(ending{
-			outcome: rej.outcome, status: rej.status, code: rej.code, cause: rej.cause,
+			outcome: rej.outcome, status: ex.dialect.status(rej), code: rej.code, cause: rej.cause,
 			charge: ex.partialCharge(),
 		})
 	}

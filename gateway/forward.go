@@ -14,7 +14,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/tenancy"
 )
@@ -22,11 +22,11 @@ import (
 // maxErrorBody bounds what is read of a worker's error answer.
 const maxErrorBody = 64 << 10
 
-var requestPool = sync.Pool{New: func() any { return new(openai.Request) }}
+var requestPool = sync.Pool{New: func() any { return new(wire.Request) }}
 
-func acquireRequest() *openai.Request { return requestPool.Get().(*openai.Request) }
+func acquireRequest() *wire.Request { return requestPool.Get().(*wire.Request) }
 
-func releaseRequest(r *openai.Request) {
+func releaseRequest(r *wire.Request) {
 	r.Reset()
 	requestPool.Put(r)
 }
@@ -37,7 +37,7 @@ func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 // begun or there is no use in trying on. Every attempt stays inside the pools
 // that the policies left.
 func (ex *exchange) forward(ctx *fasthttp.RequestCtx) *rejection {
-	ex.prepare(ctx)
+	ex.makeRequest(ctx)
 	if err := ex.beginLedger(); err != nil {
 		if ex.over() {
 			return shuttingDown()
@@ -102,8 +102,16 @@ func (ex *exchange) noWorker(err error, last *rejection, saturated bool) *reject
 	return rej
 }
 
-// prepare computes what every attempt shares: the salt, the tokens, the body.
-func (ex *exchange) prepare(ctx *fasthttp.RequestCtx) {
+// prepareRoute runs what the route has to do before a worker is picked.
+func (ex *exchange) prepareRoute(*fasthttp.RequestCtx) *rejection {
+	if ex.route.prepare == nil {
+		return nil
+	}
+	return ex.route.prepare(ex)
+}
+
+// makeRequest computes what every attempt shares: the salt, the tokens, the body.
+func (ex *exchange) makeRequest(ctx *fasthttp.RequestCtx) {
 	d := ex.decision
 	ex.salt = cacheSalt(ex.st.CacheKey, d.CacheIsolation, ex.principal.Tenant.ID, ex.principal.ID, string(ex.req.CacheSalt))
 	ex.tokeniseIn(ex.ctx, d.Pools)
@@ -115,7 +123,7 @@ func (ex *exchange) prepare(ctx *fasthttp.RequestCtx) {
 		ex.pick.Tokens = ex.tokens.IDs
 	}
 	ex.traceparent, ex.tracestate = traceContext(&ctx.Request.Header)
-	m := openai.Mutation{
+	m := wire.Mutation{
 		RemovePriority: ex.req.HasPriority,
 		InjectUsage:    ex.req.Stream,
 	}
@@ -134,7 +142,7 @@ func (ex *exchange) prepare(ctx *fasthttp.RequestCtx) {
 	case ex.req.CacheSalt != nil:
 		m.RemoveCacheSalt = true
 	}
-	ex.sent = ex.req.AppendRewrite(make([]byte, 0, len(ex.body)+192), ex.body, m)
+	ex.sent = ex.codec.AppendRewrite(make([]byte, 0, len(ex.body)+192), ex.body, ex.req, m)
 }
 
 var scratchPool = sync.Pool{New: func() any { return new([]byte) }}
@@ -186,7 +194,7 @@ func (ex *exchange) exchangeHeaders(w scoring.WorkerInfo) (status int, err error
 		return 0, errNotSent{fmt.Errorf("cannot use the worker's address: %w", err)}
 	}
 	r := upstreamRequest{
-		path: ex.route.template, host: base.Host, authorization: ex.st.Pools[w.Pool].APIKey,
+		path: ex.upstream, host: base.Host, authorization: ex.st.Pools[w.Pool].APIKey,
 		requestID:   ex.id + "-" + itoa(int64(len(ex.attempts))),
 		traceparent: ex.traceparent, tracestate: ex.tracestate,
 		stream: ex.req.Stream, body: ex.sent, writeTimeout: ex.g.cfg.ClientWrite,
@@ -270,15 +278,15 @@ func (ex *exchange) workerError(status int) (again bool, rej *rejection) {
 	if err != nil {
 		text = nil // the status alone says enough
 	}
-	we := openai.MapWorkerError(status, text)
+	we := ex.codec.MapWorkerError(status, text)
 	rej = &rejection{
 		status: we.Status, kind: we.Body.Type, code: we.Body.Code, param: we.Body.Param, message: we.Body.Message,
 		outcome: tenancy.OutcomeUpstreamError, cause: fmt.Errorf("the worker answered with status %d", status),
 	}
 	switch we.Cause {
-	case openai.CauseRequest, openai.CauseContext:
+	case wire.CauseRequest, wire.CauseContext:
 		rej.outcome = tenancy.OutcomeRejected
-	case openai.CauseSaturated:
+	case wire.CauseSaturated:
 		rej.retryAfter = 5 * time.Second
 		return true, rej
 	}
@@ -313,7 +321,7 @@ func (ex *exchange) readUnary() (again bool, rej *rejection) {
 		return false, ex.badBody(errors.New("the worker's answer is over the size limit"))
 	}
 	ex.answerBegan = true
-	usage, err := openai.ReadUsage(buf.Bytes())
+	usage, err := ex.codec.ReadUsage(ex.req.Operation, buf.Bytes())
 	if err != nil {
 		return false, ex.badBody(errors.New("the worker's answer is not valid JSON"))
 	}

@@ -312,6 +312,7 @@ func (g *Gateway) infer(ctx *fasthttp.RequestCtx, ex *exchange) {
 		(*exchange).scan,
 		(*exchange).decide,
 		(*exchange).reserve,
+		(*exchange).prepareRoute,
 		(*exchange).forward,
 	} {
 		rej := step(ex, ctx)
@@ -348,7 +349,7 @@ func (g *Gateway) begin(ctx *fasthttp.RequestCtx) *exchange {
 	ex.ctx, ex.cancel = context.WithCancel(context.Background())
 	ex.id = newID()
 	ex.requestID = requestID(ctx, ex.id)
-	ctx.Response.Header.Set("x-request-id", ex.requestID)
+	ex.setRequestID(&ctx.Response.Header)
 	g.inFlight.Add(1)
 	g.live.add(ex)
 	if ex.conn = clientConn(ctx.Conn()); ex.conn != nil && !ex.conn.attach(ex.clientLeft) {

@@ -35,7 +35,7 @@ func logPanic(log *slog.Logger, p any, attr slog.Attr) {
 func (ex *exchange) failed(ctx *fasthttp.RequestCtx, bug any, closeConn bool) {
 	logPanic(ex.g.log, bug, slog.String("request_id", ex.requestID))
 	ctx.Response.Reset()
-	ctx.Response.Header.Set("x-request-id", ex.requestID)
+	ex.setRequestID(&ctx.Response.Header)
 	if ex.g.draining.Load() {
 		closeConn = true
 	}

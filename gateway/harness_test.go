@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
-	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/ratelimit"
 	"github.com/sluicegate/sluice/scoring"
@@ -322,15 +322,15 @@ func (f *fakeTokenizer) set(fn func(context.Context, []uint32, []byte) ([]uint32
 	f.append = fn
 }
 
-func (f *fakeTokenizer) Remote(context.Context, []uint32, *Model, []string, *openai.Request, []byte) Tokens {
+func (f *fakeTokenizer) Remote(context.Context, []uint32, *Model, []string, *wire.Request, []byte) Tokens {
 	return Tokens{}
 }
 
-func (f *fakeTokenizer) Sample(*Model, []string, *openai.Request, []byte) {}
+func (f *fakeTokenizer) Sample(*Model, []string, *wire.Request, []byte) {}
 
 func (f *fakeTokenizer) Decode(*Model, []uint32) (string, bool) { return "", false }
 
-func (f *fakeTokenizer) Local(ctx context.Context, dst []uint32, _ *Model, _ *openai.Request, body []byte) Tokens {
+func (f *fakeTokenizer) Local(ctx context.Context, dst []uint32, _ *Model, _ *wire.Request, body []byte) Tokens {
 	f.mu.Lock()
 	fn := f.append
 	f.mu.Unlock()

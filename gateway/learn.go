@@ -152,7 +152,7 @@ func lengthBin(tokens int64) int {
 // expectOutput is how many tokens the answer to a request without max_tokens is
 // likely to have, for each of its choices; nil where nobody knows.
 func (ex *exchange) expectOutput() *int64 {
-	if ex.req == nil || ex.req.MaxTokens != nil {
+	if ex.req == nil || ex.req.MaxTokens != nil || !ex.route.generates {
 		return nil
 	}
 	n, ok := ex.g.lengths.expect(ex.principal.Tenant.ID, ex.model.Name)

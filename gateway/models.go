@@ -11,6 +11,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/tenancy"
 )
 
@@ -39,7 +40,7 @@ type Model struct {
 
 // Estimate is the number of tokens that the prompts of a scanned body come to
 // at a ratio of bytes to tokens; at least one.
-func (m *Model) Estimate(req *openai.Request, bytesPerToken float64) int {
+func (m *Model) Estimate(req *wire.Request, bytesPerToken float64) int {
 	return max(int(float64(req.TextBytes)/bytesPerToken+0.5)+req.ImageCount*imageTokens+req.TokenIDs, 1)
 }
 

@@ -10,7 +10,7 @@ import (
 	"testing/fstest"
 	"time"
 
-	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/scoring"
 )
@@ -94,18 +94,18 @@ type askedTokenizer struct {
 }
 
 // Local implements Tokenizer.
-func (a *askedTokenizer) Local(context.Context, []uint32, *Model, *openai.Request, []byte) Tokens {
+func (a *askedTokenizer) Local(context.Context, []uint32, *Model, *wire.Request, []byte) Tokens {
 	return a.local
 }
 
 // Remote implements Tokenizer.
-func (a *askedTokenizer) Remote(_ context.Context, dst []uint32, _ *Model, pools []string, _ *openai.Request, _ []byte) Tokens {
+func (a *askedTokenizer) Remote(_ context.Context, dst []uint32, _ *Model, pools []string, _ *wire.Request, _ []byte) Tokens {
 	a.note(&a.remote, pools)
 	return Tokens{IDs: append(dst, 1, 2, 3), Count: 3, Exact: true}
 }
 
 // Sample implements Tokenizer.
-func (a *askedTokenizer) Sample(_ *Model, pools []string, _ *openai.Request, _ []byte) {
+func (a *askedTokenizer) Sample(_ *Model, pools []string, _ *wire.Request, _ []byte) {
 	a.note(&a.samples, pools)
 }
 

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/ratelimit"
 )
@@ -369,7 +369,7 @@ func (l *rehearsedInput) InputTokens(ctx context.Context) (int64, bool, error) {
 	if !l.counted && worthTokenising(l.model, req) {
 		ctx, cancel := context.WithTimeout(ctx, l.g.cfg.TokenBudget)
 		defer cancel()
-		l.tokens = l.g.parts.Tokenizer.Local(ctx, nil, l.model, req, l.held.body)
+		l.tokens = l.g.parts.Tokenizer.Local(ctx, nil, l.model, req, promptBody(req, l.held.body))
 	}
 	if l.tokens.Exact {
 		return int64(l.tokens.Count), true, nil
@@ -390,7 +390,7 @@ func (l *rehearsedInput) Content(ctx context.Context) (policy.Content, error) {
 type heldBody struct {
 	received *[]byte
 	body     []byte
-	req      *openai.Request
+	req      *wire.Request
 	refs     atomic.Int32
 }
 

@@ -1,15 +1,18 @@
 package gateway
 
 import (
-	"encoding/json"
 	"strconv"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/tenancy"
 )
+
+// codeOverloaded is the code of a model without room, which not every dialect has the same
+// status for.
+const codeOverloaded = "overloaded"
 
 // rejection is the one error of the HTTP edge: what the client is told. The
 // message names a field or a limit, never a worker, an address, a credential,
@@ -97,7 +100,7 @@ func internal(cause error) *rejection {
 func (r *rejection) write(ctx *fasthttp.RequestCtx, d dialect, requestID string) {
 	resp := &ctx.Response
 	resp.ResetBody()
-	resp.SetStatusCode(r.status)
+	resp.SetStatusCode(d.status(r))
 	resp.Header.SetContentType("application/json")
 	if r.status == fasthttp.StatusUnauthorized {
 		resp.Header.Set("WWW-Authenticate", "Bearer")
@@ -121,53 +124,12 @@ func (r *rejection) write(ctx *fasthttp.RequestCtx, d dialect, requestID string)
 	resp.SetBody(r.body(d, requestID))
 }
 
+// body is the answer's body in the client's dialect.
 func (r *rejection) body(d dialect, requestID string) []byte {
-	if d == dialectAnthropic {
-		return r.anthropicBody(requestID)
-	}
-	return openai.AppendError(nil, openai.ErrorBody{
-		Message: r.message, Type: r.kind, Param: r.param, Code: r.code,
-	})
+	return d.errors().AppendError(nil, r.content(), d.status(r), requestID)
 }
 
-// anthropicBody is the body of the contract's section 5.1 for the Messages API.
-func (r *rejection) anthropicBody(requestID string) []byte {
-	type details struct {
-		Code string `json:"error_code"`
-	}
-	type inner struct {
-		Type    string  `json:"type"`
-		Message string  `json:"message"`
-		Details details `json:"details"`
-	}
-	b, err := json.Marshal(struct {
-		Type      string `json:"type"`
-		Error     inner  `json:"error"`
-		RequestID string `json:"request_id"`
-	}{"error", inner{r.anthropicType(), r.message, details{r.code}}, requestID})
-	if err != nil {
-		panic("BUG: an error body of strings can't fail to encode: " + err.Error())
-	}
-	return b
-}
-
-func (r *rejection) anthropicType() string {
-	switch r.status {
-	case fasthttp.StatusUnauthorized:
-		return "authentication_error"
-	case fasthttp.StatusForbidden:
-		return "permission_error"
-	case fasthttp.StatusNotFound:
-		return "not_found_error"
-	case fasthttp.StatusRequestTimeout, fasthttp.StatusGatewayTimeout:
-		return "timeout_error"
-	case fasthttp.StatusRequestEntityTooLarge:
-		return "request_too_large"
-	case fasthttp.StatusTooManyRequests:
-		return "rate_limit_error"
-	}
-	if r.status >= 500 {
-		return "api_error"
-	}
-	return "invalid_request_error"
+// content is what every dialect can write.
+func (r *rejection) content() wire.ErrorBody {
+	return wire.ErrorBody{Message: r.message, Type: r.kind, Param: r.param, Code: r.code}
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/sluicegate/sluice/gateway/openai"
 	"github.com/sluicegate/sluice/gateway/sse"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/tenancy"
 )
 
@@ -42,7 +42,7 @@ type relay struct {
 	ex     *exchange
 	body   *upstreamBody
 	scan   sse.Scanner
-	stream openai.Stream
+	stream wire.Observer
 
 	out       []byte // events ready for the client
 	off       int    // how much of out was handed over
@@ -59,7 +59,7 @@ type relay struct {
 // beginStream makes the relay and waits for the first whole event, so that a
 // worker that fails before it can still be replaced by another.
 func (ex *exchange) beginStream() (again bool, rej *rejection) {
-	r := &relay{ex: ex, body: newUpstreamBody(ex.up), hideUsage: !ex.req.StreamOptions.IncludeUsage}
+	r := &relay{ex: ex, body: newUpstreamBody(ex.up), stream: ex.codec.NewObserver(ex.req.Operation), hideUsage: !ex.req.StreamOptions.IncludeUsage}
 	r.scan = *sse.NewScanner(ex.g.cfg.EventBytes)
 	ex.upBody, ex.relay = r.body, r
 	r.use.begin(ex)
@@ -106,8 +106,9 @@ func (r *relay) Read(p []byte) (n int, err error) {
 func (r *relay) panicked(bug any, p []byte) (int, error) {
 	logPanic(r.ex.g.log, bug, slog.String("request_id", r.ex.requestID))
 	if r.end == nil {
-		r.abort(openai.ErrorBody{Message: "the gateway failed on this request", Type: "server_error", Code: "internal_error"},
-			errors.New("panic while relaying a stream"))
+		rej := internal(errors.New("panic while relaying a stream"))
+		rej.message, rej.outcome = "the gateway failed on this request", tenancy.OutcomeUpstreamError
+		r.abort(rej)
 	}
 	return r.read(p)
 }
@@ -228,21 +229,24 @@ func (r *relay) relayEvent(ev sse.Event) {
 		r.out = append(r.out, ev.Raw...)
 		return
 	}
-	flags := r.stream.Observe(ev.Data)
+	flags := r.stream.Observe(ev.Name, ev.Data)
 	switch {
-	case flags&openai.StreamError != 0:
-		we := openai.MapStreamError(ev.Data)
-		r.abort(we.Body, errors.New("the worker reported an error inside its stream"))
+	case flags&wire.StreamError != 0:
+		we, _ := r.stream.StreamError()
+		r.abort(&rejection{
+			status: we.Status, kind: we.Body.Type, code: we.Body.Code, param: we.Body.Param, message: we.Body.Message,
+			outcome: tenancy.OutcomeUpstreamError, cause: errors.New("the worker reported an error inside its stream"),
+		})
 		return
-	case flags&openai.Malformed != 0:
+	case flags&wire.Malformed != 0:
 		r.ex.malformed++
-	case flags&openai.Done != 0:
+	case flags&wire.Done != 0:
 		r.done, r.mark = true, append(r.mark, ev.Raw...)
 		return
-	case flags&openai.UsageChunk != 0 && r.hideUsage:
+	case flags&wire.UsageChunk != 0 && r.hideUsage:
 		return
 	}
-	if flags&openai.FirstToken != 0 && !r.tokenSeen {
+	if flags&wire.FirstToken != 0 && !r.tokenSeen {
 		r.tokenSeen, r.hasToken = true, true
 	}
 	r.out = append(r.out, ev.Raw...)
@@ -298,34 +302,30 @@ func (r *relay) fail(err error) {
 		r.end = io.ErrClosedPipe
 		ex.leave()
 	case ex.wasCut.Load():
-		r.abort(ex.cutEvent(), err)
+		r.abort(ex.cutEvent(err))
 	case isTimeout(err):
-		r.abort(openai.ErrorBody{Message: "the worker fell silent", Type: "server_error", Code: "upstream_timeout"}, err)
+		r.abort(upstreamFailed("upstream_timeout", "the worker fell silent", fasthttp.StatusGatewayTimeout, err))
 	default:
-		r.abort(openai.ErrorBody{Message: "the worker failed during its answer", Type: "server_error", Code: "upstream_error"}, err)
+		r.abort(upstreamFailed("upstream_error", "the worker failed during its answer", fasthttp.StatusBadGateway, err))
 	}
 }
 
 // abort ends the stream with an error event and without a terminal mark, which
 // clients would take for success, and closes the connection after it.
-func (r *relay) abort(body openai.ErrorBody, cause error) {
+func (r *relay) abort(rej *rejection) {
 	ex := r.ex
-	r.out = openai.AppendErrorEvent(r.out, body)
+	r.out = ex.route.codec.AppendErrorEvent(r.out, rej.content(), ex.dialect.status(rej), ex.requestID, r.stream.NextSequence())
 	r.end = io.EOF
-	ex.streamErrorCode = body.Code
+	ex.streamErrorCode = rej.code
 	if ex.conn != nil {
 		ex.conn.closeAfterResponse()
 	}
-	blame := body.Type == "server_error" && body.Code != "internal_error"
+	blame := rej.kind == wire.TypeServer && rej.code != "internal_error"
 	if ex.g.parts.Health != nil && !ex.over() && blame {
-		ex.g.parts.Health.ReportFailure(ex.res.Worker().ID, cause)
-	}
-	outcome := tenancy.OutcomeUpstreamError
-	if ex.revoked.Load() {
-		outcome = tenancy.OutcomeRejected // the worker did well
+		ex.g.parts.Health.ReportFailure(ex.res.Worker().ID, rej.cause)
 	}
 	ex.finish(ending{
-		outcome: outcome, status: fasthttp.StatusOK, code: body.Code, cause: cause,
+		outcome: rej.outcome, status: fasthttp.StatusOK, code: rej.code, cause: rej.cause,
 		charge: ex.partialCharge(),
 	})
 }

@@ -3,7 +3,8 @@ package gateway
 import (
 	"errors"
 
-	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/valyala/fasthttp"
+
 	"github.com/sluicegate/sluice/tenancy"
 )
 
@@ -36,9 +37,15 @@ func (ex *exchange) cutShort() *rejection {
 }
 
 // cutEvent is what a stream ends with that was cut.
-func (ex *exchange) cutEvent() openai.ErrorBody {
+func (ex *exchange) cutEvent(cause error) *rejection {
 	if ex.revoked.Load() {
-		return openai.ErrorBody{Message: "the credential was revoked", Type: "invalid_request_error", Code: "invalid_api_key"}
+		return &rejection{
+			status: fasthttp.StatusUnauthorized, kind: "invalid_request_error", code: "invalid_api_key",
+			message: "the credential was revoked", outcome: tenancy.OutcomeRejected, cause: cause, // the worker did well
+		}
 	}
-	return openai.ErrorBody{Message: "the gateway is shutting down", Type: "server_error", Code: "unavailable"}
+	return &rejection{
+		status: fasthttp.StatusServiceUnavailable, kind: "server_error", code: "unavailable",
+		message: "the gateway is shutting down", outcome: tenancy.OutcomeUpstreamError, cause: cause,
+	}
 }

@@ -2,27 +2,13 @@ package gateway
 
 import (
 	"bytes"
+	"slices"
+	"strings"
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 )
-
-// dialect is whose error bodies and header names a client expects. It follows
-// from the path called and from nothing else.
-type dialect uint8
-
-const (
-	dialectOpenAI dialect = iota
-	dialectAnthropic
-)
-
-func (d dialect) String() string {
-	if d == dialectAnthropic {
-		return "anthropic"
-	}
-	return "openai"
-}
 
 // route is one entry of the data listener's table. Everything later (policies,
 // metrics, log, the path sent to a worker) uses these constants, never bytes
@@ -30,47 +16,31 @@ func (d dialect) String() string {
 type route struct {
 	template  string // the path, with {id} for a variable part
 	operation string // request.operation of the policy format
+	dialect   dialect
 	allow     string // the Allow header
 	get, post bool
-	op        openai.Operation
 	open      bool // needs no credential
 	handle    func(*Gateway, *fasthttp.RequestCtx, *exchange)
+
+	// The rest is of routes whose body goes to a worker.
+	op          wire.Operation
+	codec       codec
+	upstream    string // the path at the worker
+	streams     bool   // the answer can be a stream
+	generates   bool   // the answer holds output tokens
+	billsTokens bool   // what it used is charged in tokens; else the request alone is
+	// prepare runs once limits have been reserved and before a worker is picked. It
+	// may change what is sent, or finish the request by a refusal; nil does nothing.
+	prepare func(*exchange) *rejection
 }
 
 var (
-	routeChat = &route{
-		template: "/v1/chat/completions", operation: "chat", allow: "OPTIONS, POST", post: true,
-		op: openai.Chat, handle: (*Gateway).infer,
-	}
-	routeCompletions = &route{
-		template: "/v1/completions", operation: "completion", allow: "OPTIONS, POST", post: true,
-		op: openai.Completion, handle: (*Gateway).infer,
-	}
-	routeModels = &route{
-		template: "/v1/models", operation: "models", allow: "GET, HEAD, OPTIONS", get: true,
-		handle: (*Gateway).listModels,
-	}
-	routeModel = &route{
-		template: "/v1/models/{id}", operation: "models", allow: "GET, HEAD, OPTIONS", get: true,
-		handle: (*Gateway).getModel,
-	}
-	routeHealthz = &route{
-		template: "/healthz", allow: "GET, HEAD, OPTIONS", get: true, open: true,
-		handle: (*Gateway).healthz,
-	}
-	routeReadyz = &route{
-		template: "/readyz", allow: "GET, HEAD, OPTIONS", get: true, open: true,
-		handle: (*Gateway).readyz,
-	}
-	// routeNone stands in metrics and logs for a path that is no route.
-	routeNone = &route{template: "none"}
-
-	allRoutes = []*route{routeChat, routeCompletions, routeModels, routeModel, routeHealthz, routeReadyz}
+	allRoutes = slices.Concat(openaiRoutes, anthropicRoutes, metaRoutes)
 	// routes is the exact part of the table, by path.
 	routes = func() map[string]*route {
 		m := make(map[string]*route)
 		for _, r := range allRoutes {
-			if r != routeModel {
+			if !strings.Contains(r.template, "{") {
 				m[r.template] = r
 			}
 		}
@@ -85,12 +55,12 @@ var (
 func findRoute(target []byte) (*route, dialect) {
 	path := targetPath(target)
 	if r := routes[string(path)]; r != nil {
-		return r, dialectOpenAI
+		return r, r.dialect
 	}
 	if len(path) > len(modelPrefix) && bytes.HasPrefix(path, modelPrefix) {
 		return routeModel, dialectOpenAI
 	}
-	if bytes.Equal(path, []byte("/v1/messages")) || bytes.HasPrefix(path, []byte("/v1/messages/")) {
+	if isAnthropicPath(path) {
 		return nil, dialectAnthropic
 	}
 	return nil, dialectOpenAI

@@ -3,7 +3,7 @@ package gateway
 import (
 	"time"
 
-	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
 // A stream that goes beyond what was reserved for it is charged as it runs, so that
@@ -51,15 +51,15 @@ func (r *relay) tellUse() {
 
 // usageSoFar is the worker's own count where it gives one as it goes, or else the
 // gateway's.
-func (r *relay) usageSoFar() openai.Usage {
+func (r *relay) usageSoFar() wire.Usage {
 	if u := r.ex.checkedUsage(r.stream.Usage()); u.Known {
 		return u
 	}
-	return openai.Usage{Input: int64(r.ex.inputTokens()), Output: r.stream.ContentDeltas()}
+	return wire.Usage{Input: int64(r.ex.inputTokens()), Output: r.stream.ContentDeltas()}
 }
 
 // useSoFar has the limits take what is beyond the reservations.
-func (ex *exchange) useSoFar(now time.Time, so openai.Usage) {
+func (ex *exchange) useSoFar(now time.Time, so wire.Usage) {
 	c := charge{settle: true, usage: so, estimated: !so.Known}
 	row := ex.row(&ending{charge: c}, now)
 	if ex.st.Pricer != nil {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/ratelimit"
 	"github.com/sluicegate/sluice/scoring"
@@ -63,12 +63,12 @@ type Tokens struct {
 type Tokenizer interface {
 	// Local finds what can be found in this process. It gives up, and says Late,
 	// when ctx ends, and doesn't begin what can't be ended by ctx's deadline.
-	Local(ctx context.Context, dst []uint32, model *Model, req *openai.Request, body []byte) Tokens
+	Local(ctx context.Context, dst []uint32, model *Model, req *wire.Request, body []byte) Tokens
 	// Remote asks a worker. It is worth calling where Local says AskWorker.
-	Remote(ctx context.Context, dst []uint32, model *Model, pools []string, req *openai.Request, body []byte) Tokens
+	Remote(ctx context.Context, dst []uint32, model *Model, pools []string, req *wire.Request, body []byte) Tokens
 	// Sample may have the ids of a request that Local has found compared with a
 	// worker's. It copies what it keeps and never waits.
-	Sample(model *Model, pools []string, req *openai.Request, body []byte)
+	Sample(model *Model, pools []string, req *wire.Request, body []byte)
 	// Decode returns the text of token ids, for those who scan it; false if the
 	// model has no tokenizer here.
 	Decode(model *Model, ids []uint32) (text string, ok bool)

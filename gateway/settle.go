@@ -10,7 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/tenancy"
@@ -30,7 +30,7 @@ type charge struct {
 	// settle is false if no engine was reached: nothing is charged then and
 	// every reservation is returned in full.
 	settle bool
-	usage  openai.Usage
+	usage  wire.Usage
 	// estimated marks counts that are the gateway's own.
 	estimated bool
 	// outputUnknown marks output that nobody counted.
@@ -50,6 +50,9 @@ func (ex *exchange) partialCharge() charge {
 		return ex.finalCharge(ex.unaryUsage)
 	}
 	c := charge{settle: true}
+	if !ex.route.billsTokens {
+		return c
+	}
 	if ex.relay != nil && ex.relay.stream.Complete() {
 		c.usage = ex.checkedUsage(ex.relay.stream.Usage())
 		if c.usage.Known {
@@ -60,10 +63,10 @@ func (ex *exchange) partialCharge() charge {
 		return c
 	}
 	c.estimated = true
-	c.usage = openai.Usage{Input: int64(ex.inputTokens())}
+	c.usage = wire.Usage{Input: int64(ex.inputTokens())}
 	switch {
 	case ex.relay == nil:
-		c.outputUnknown = !ex.req.Stream
+		c.outputUnknown = !ex.req.Stream && ex.route.generates
 	default:
 		if u := ex.checkedUsage(ex.relay.stream.Usage()); u.Known {
 			c.usage = u
@@ -75,21 +78,24 @@ func (ex *exchange) partialCharge() charge {
 }
 
 // checkedUsage makes usage that can't be true unknown.
-func (ex *exchange) checkedUsage(u openai.Usage) openai.Usage {
+func (ex *exchange) checkedUsage(u wire.Usage) wire.Usage {
 	return u.Check(int64(ex.model.ContextLength), max(ex.req.PromptCount, 1), ex.req.Choices())
 }
 
 // finalCharge is what a request used whose answer came whole.
-func (ex *exchange) finalCharge(u openai.Usage) charge {
+func (ex *exchange) finalCharge(u wire.Usage) charge {
+	if !ex.route.billsTokens {
+		return charge{settle: true}
+	}
 	u = ex.checkedUsage(u)
 	if u.Known {
 		return charge{settle: true, usage: u}
 	}
-	c := charge{settle: true, estimated: true, usage: openai.Usage{Input: int64(ex.inputTokens())}}
+	c := charge{settle: true, estimated: true, usage: wire.Usage{Input: int64(ex.inputTokens())}}
 	if ex.relay != nil {
 		c.usage.Output = ex.relay.stream.ContentDeltas()
 	} else {
-		c.outputUnknown = true
+		c.outputUnknown = ex.route.generates
 	}
 	return c
 }
@@ -312,7 +318,7 @@ func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *S
 	}
 	s.Tokens.IDs = nil
 	if q := ex.req; q != nil {
-		s.TextBytes, s.PlainText = q.TextBytes, q.TokenIDs == 0 && q.Modalities&^openai.Text == 0
+		s.TextBytes, s.PlainText = q.TextBytes, q.TokenIDs == 0 && q.Modalities&^wire.Text == 0
 	}
 	for _, i := range ex.refused {
 		s.Refused = append(s.Refused, &ex.limits[i])

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
-	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/tenancy"
 )
@@ -22,8 +22,8 @@ import (
 // come whole is charged what the worker counted.
 func TestPartialChargeOfAWholeAnswer(t *testing.T) {
 	ex := &exchange{
-		model: &Model{BytesPerToken: 3, ContextLength: 100}, req: &openai.Request{TextBytes: 30}, dispatched: time.Now(),
-		answerBegan: true, unary: []byte("{}"), unaryUsage: openai.Usage{Input: 7, Output: 3, Known: true},
+		route: routeChat, model: &Model{BytesPerToken: 3, ContextLength: 100}, req: &wire.Request{TextBytes: 30}, dispatched: time.Now(),
+		answerBegan: true, unary: []byte("{}"), unaryUsage: wire.Usage{Input: 7, Output: 3, Known: true},
 	}
 	ex.gone.Store(true)
 	if c := ex.partialCharge(); !c.settle || c.estimated || c.outputUnknown || c.usage.Input != 7 || c.usage.Output != 3 {

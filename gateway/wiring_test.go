@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
-	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/scoring"
 )
@@ -132,7 +132,7 @@ type tokensOf struct {
 }
 
 // Local implements Tokenizer.
-func (k tokensOf) Local(_ context.Context, dst []uint32, _ *Model, _ *openai.Request, _ []byte) Tokens {
+func (k tokensOf) Local(_ context.Context, dst []uint32, _ *Model, _ *wire.Request, _ []byte) Tokens {
 	return Tokens{IDs: append(dst, k.IDs...), Count: k.Count, Exact: k.Exact}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluicegate/sluice/gateway"
 	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/policy/policytest"
 	"github.com/sluicegate/sluice/tenancy"
@@ -193,10 +194,10 @@ func (l *policyLoader) declared(doc *policy.RequestDoc, values, keyClaims map[st
 // explainedPaths are the paths that a gateway decides about, but for the lists of models.
 var explainedPaths = map[string]struct {
 	operation string
-	op        openai.Operation
+	op        wire.Operation
 }{
-	"/v1/chat/completions": {"chat", openai.Chat},
-	"/v1/completions":      {"completion", openai.Completion},
+	"/v1/chat/completions": {"chat", wire.Chat},
+	"/v1/completions":      {"completion", wire.Completion},
 }
 
 // http derives the variables of an HTTP request, as the gateway does before it decides. The prompt's tokens
@@ -220,7 +221,7 @@ func (l *policyLoader) http(ctx context.Context, h *policy.HTTPDoc, values map[s
 		return 0, fmt.Errorf("the gateway has no path %q", clip(path))
 	}
 	values["request.operation"], values["request.path"] = route.operation, path
-	var q openai.Request
+	var q wire.Request
 	if err := openai.Scan(&q, route.op, h.Body); err != nil {
 		return 0, fmt.Errorf("a gateway refuses the body before any policy: %w", err)
 	}
@@ -299,7 +300,7 @@ func (l *policyLoader) headers(all map[string]string) map[string]string {
 }
 
 // scanned sets what a scan of the body has found.
-func scanned(values map[string]any, q *openai.Request, model *gateway.Model, bodyBytes int) {
+func scanned(values map[string]any, q *wire.Request, model *gateway.Model, bodyBytes int) {
 	tools := []string{}
 	for _, name := range q.ToolNames {
 		tools = append(tools, string(name))

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sluicegate/sluice/gateway"
-	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/scoring/tokenize"
 	"github.com/sluicegate/sluice/scoring/tokenize/verify"
 	"github.com/sluicegate/sluice/tenancy"
@@ -168,14 +168,14 @@ func (t *tokenizers) Run(ctx context.Context) {
 }
 
 // Local implements gateway.Tokenizer.
-func (t *tokenizers) Local(ctx context.Context, dst []uint32, model *gateway.Model, req *openai.Request, body []byte) gateway.Tokens {
+func (t *tokenizers) Local(ctx context.Context, dst []uint32, model *gateway.Model, req *wire.Request, body []byte) gateway.Tokens {
 	return t.tokens(dst, model, req, func(m *modelTokenizer, prompts *tokenize.Prompts) tokenSource {
 		return t.findHere(ctx, m, prompts, req, body)
 	})
 }
 
 // Remote implements gateway.Tokenizer.
-func (t *tokenizers) Remote(ctx context.Context, dst []uint32, model *gateway.Model, pools []string, req *openai.Request, body []byte) gateway.Tokens {
+func (t *tokenizers) Remote(ctx context.Context, dst []uint32, model *gateway.Model, pools []string, req *wire.Request, body []byte) gateway.Tokens {
 	return t.tokens(dst, model, req, func(m *modelTokenizer, prompts *tokenize.Prompts) tokenSource {
 		if t.ask(ctx, m, pools, prompts, kindOf(req.Operation), body) != nil {
 			return fromNobody
@@ -185,7 +185,7 @@ func (t *tokenizers) Remote(ctx context.Context, dst []uint32, model *gateway.Mo
 }
 
 // Sample implements gateway.Tokenizer.
-func (t *tokenizers) Sample(model *gateway.Model, pools []string, req *openai.Request, body []byte) {
+func (t *tokenizers) Sample(model *gateway.Model, pools []string, req *wire.Request, body []byte) {
 	if m := t.models[model.Name]; m != nil && m.checker != nil {
 		m.checker.Offer(shapeOf(req), kindOf(req.Operation), body, pools)
 	}
@@ -203,7 +203,7 @@ func (t *tokenizers) Decode(model *gateway.Model, ids []uint32) (text string, ok
 // tokens are what find has found. A request whose ids are still to be found is not
 // counted yet.
 func (t *tokenizers) tokens(
-	dst []uint32, model *gateway.Model, req *openai.Request, find func(*modelTokenizer, *tokenize.Prompts) tokenSource,
+	dst []uint32, model *gateway.Model, req *wire.Request, find func(*modelTokenizer, *tokenize.Prompts) tokenSource,
 ) gateway.Tokens {
 	m := t.models[model.Name]
 	if m == nil {
@@ -229,7 +229,7 @@ func (t *tokenizers) tokens(
 
 // findHere finds the ids of a body without asking anybody. Without any dst stays
 // empty.
-func (t *tokenizers) findHere(ctx context.Context, m *modelTokenizer, dst *tokenize.Prompts, req *openai.Request, body []byte) tokenSource {
+func (t *tokenizers) findHere(ctx context.Context, m *modelTokenizer, dst *tokenize.Prompts, req *wire.Request, body []byte) tokenSource {
 	kind, shape := kindOf(req.Operation), shapeOf(req)
 	switch {
 	case kind == tokenize.Completion && req.TokenIDs > 0:
@@ -329,8 +329,8 @@ func longest(p *tokenize.Prompts) (ids []uint32) {
 	return ids
 }
 
-func kindOf(op openai.Operation) tokenize.Kind {
-	if op == openai.Chat {
+func kindOf(op wire.Operation) tokenize.Kind {
+	if op == wire.Chat {
 		return tokenize.Chat
 	}
 	return tokenize.Completion
@@ -338,24 +338,24 @@ func kindOf(op openai.Operation) tokenize.Kind {
 
 // shapeOf is the shape that a request is judged as: that of the feature that
 // the fewest requests have.
-func shapeOf(req *openai.Request) verify.Shape {
-	if req.Operation == openai.Completion {
+func shapeOf(req *wire.Request) verify.Shape {
+	if req.Operation == wire.Completion {
 		if req.PromptCount > 1 {
 			return verify.CompletionTexts
 		}
 		return verify.CompletionText
 	}
 	for _, f := range [...]struct {
-		feature openai.Feature
+		feature wire.Feature
 		shape   verify.Shape
 	}{
-		{openai.PromptSettings, verify.ChatContinue},
-		{openai.TemplateSettings, verify.ChatKwargs},
-		{openai.ToolCalls, verify.ChatToolCalls},
-		{openai.Tools, verify.ChatTools},
-		{openai.ContentParts, verify.ChatParts},
-		{openai.Turns, verify.ChatTurns},
-		{openai.SystemMessage, verify.ChatSystem},
+		{wire.PromptSettings, verify.ChatContinue},
+		{wire.TemplateSettings, verify.ChatKwargs},
+		{wire.ToolCalls, verify.ChatToolCalls},
+		{wire.Tools, verify.ChatTools},
+		{wire.ContentParts, verify.ChatParts},
+		{wire.Turns, verify.ChatTurns},
+		{wire.SystemMessage, verify.ChatSystem},
 	} {
 		if req.Features&f.feature != 0 {
 			return f.shape

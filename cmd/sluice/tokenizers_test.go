@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluicegate/sluice/gateway"
 	"github.com/sluicegate/sluice/gateway/openai"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/scoring/simworker"
 	"github.com/sluicegate/sluice/scoring/simworker/model"
@@ -125,9 +126,9 @@ func (r *tokenRig) wait(what string, want tokenState) {
 }
 
 // ask tokenises a body as the gateway does, and says where the ids came from.
-func (r *tokenRig) ask(op openai.Operation, body string) (gateway.Tokens, string) {
+func (r *tokenRig) ask(op wire.Operation, body string) (gateway.Tokens, string) {
 	r.t.Helper()
-	var req openai.Request
+	var req wire.Request
 	if err := openai.Scan(&req, op, []byte(body)); err != nil {
 		r.t.Fatal(err)
 	}
@@ -186,7 +187,7 @@ func TestTokensFollowTheEngine(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, source := r.ask(openai.Chat, body)
+			got, source := r.ask(wire.Chat, body)
 			if !slices.Equal(got.IDs, want) || got.Count != len(want) || !got.Exact || source != c.source {
 				t.Errorf("got %+v from %s, want the engine's %v from %s", got, source, want, c.source)
 			}
@@ -211,11 +212,11 @@ func TestOneShapeGoesToTheWorkers(t *testing.T) {
 	soon(t, "a new verdict", stackPatience, func() bool {
 		return !r.model().checker.Trusts(verify.ChatTools) && !r.model().checker.Trusts(verify.ChatToolCalls)
 	})
-	if _, source := r.ask(openai.Chat, chatOf("hi", "")); source != "local" {
+	if _, source := r.ask(wire.Chat, chatOf("hi", "")); source != "local" {
 		t.Errorf("a plain request went to %s", source)
 	}
 	const tools = `,"tools":[{"type":"function","function":{"name":"f"}}]`
-	got, source := r.ask(openai.Chat, chatOf("hi", tools))
+	got, source := r.ask(wire.Chat, chatOf("hi", tools))
 	if source != "worker" || !got.Exact || got.IDs[0] != 7 {
 		t.Errorf("a request with tools got %+v from %s, want the engine's own ids", got, source)
 	}
@@ -236,11 +237,11 @@ func TestLiveRequestsAreSampled(t *testing.T) {
 	r := newTokenRig(t, demoEngine(t), demoTokenizer, func(c *Config) { c.Tokens.SampleEvery = 1 })
 	r.engine.bend("rare word")
 	r.wait("a verdict", tokensVerified)
-	if _, source := r.ask(openai.Chat, chatOf("a rare word", "")); source != "local" {
+	if _, source := r.ask(wire.Chat, chatOf("a rare word", "")); source != "local" {
 		t.Fatalf("the first one went to %s", source)
 	}
 	r.wait("the sample to be judged", tokensPartial)
-	got, source := r.ask(openai.Chat, chatOf("a rare word", ""))
+	got, source := r.ask(wire.Chat, chatOf("a rare word", ""))
 	if source != "worker" || got.IDs[0] != 7 {
 		t.Errorf("after that it got %+v from %s", got, source)
 	}
@@ -283,35 +284,35 @@ func TestAnswersPutATokenizerInDoubt(t *testing.T) {
 func TestWhatIsAskedOfWhom(t *testing.T) {
 	r := newTokenRig(t, demoEngine(t), demoTokenizer, nil)
 	r.wait("a verdict", tokensVerified)
-	one, _ := r.ask(openai.Completion, `{"model":"m","prompt":"once"}`)
-	long, _ := r.ask(openai.Completion, `{"model":"m","prompt":"once upon a time there was"}`)
-	got, source := r.ask(openai.Completion, `{"model":"m","prompt":["once","once upon a time there was","once"]}`)
+	one, _ := r.ask(wire.Completion, `{"model":"m","prompt":"once"}`)
+	long, _ := r.ask(wire.Completion, `{"model":"m","prompt":"once upon a time there was"}`)
+	got, source := r.ask(wire.Completion, `{"model":"m","prompt":["once","once upon a time there was","once"]}`)
 	if source != "local" || !slices.Equal(got.IDs, long.IDs) || got.Count != long.Count+2*one.Count || !got.Exact {
 		t.Errorf("three texts got %+v from %s, want the longest one's %v and the count of all", got, source, long.IDs)
 	}
-	got, source = r.ask(openai.Completion, `{"model":"m","prompt":[5,6,7]}`)
+	got, source = r.ask(wire.Completion, `{"model":"m","prompt":[5,6,7]}`)
 	if source != "client" || !slices.Equal(got.IDs, []uint32{5, 6, 7}) || got.Count != 3 || !got.Exact {
 		t.Errorf("ids got %+v from %s", got, source)
 	}
-	got, source = r.ask(openai.Completion, `{"model":"m","prompt":[[5],[6,7],[8,9]]}`)
+	got, source = r.ask(wire.Completion, `{"model":"m","prompt":[[5],[6,7],[8,9]]}`)
 	if source != "client" || !slices.Equal(got.IDs, []uint32{6, 7}) || got.Count != 5 || !got.Exact {
 		t.Errorf("lists of ids got %+v from %s", got, source)
 	}
 	// Nobody here computes the ids of a request with its own template; a worker may.
-	if got, source = r.ask(openai.Chat, chatOf("hi", `,"chat_template":"{{ messages }}"`)); source != "worker" || !got.Exact {
+	if got, source = r.ask(wire.Chat, chatOf("hi", `,"chat_template":"{{ messages }}"`)); source != "worker" || !got.Exact {
 		t.Errorf("a request with a template got %+v from %s", got, source)
 	}
 	// /tokenize does not know of truncation, and an invalid body has no ids.
 	for more, count := range map[string]int{`,"truncate_prompt_tokens":5`: 1, `,"tools":[{"type":"x"}]`: 5} {
-		if got, source = r.ask(openai.Chat, chatOf("hi", more)); source != "estimate" || got.IDs != nil || got.Count != count || got.Exact {
+		if got, source = r.ask(wire.Chat, chatOf("hi", more)); source != "estimate" || got.IDs != nil || got.Count != count || got.Exact {
 			t.Errorf("%s got %+v from %s, want an estimate", more, got, source)
 		}
 	}
 	// Before a picture the ids are known, and nothing is claimed of what follows.
 	// The estimate counts the picture.
 	const conversation = `{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":%s}]}`
-	plain, _ := r.ask(openai.Chat, fmt.Sprintf(conversation, `"a"`))
-	got, source = r.ask(openai.Chat, fmt.Sprintf(conversation, `[{"type":"image_url","image_url":{"url":"http://x"}},{"type":"text","text":"a"}]`))
+	plain, _ := r.ask(wire.Chat, fmt.Sprintf(conversation, `"a"`))
+	got, source = r.ask(wire.Chat, fmt.Sprintf(conversation, `[{"type":"image_url","image_url":{"url":"http://x"}},{"type":"text","text":"a"}]`))
 	if n := len(got.IDs); source != "beginning" || got.Exact || got.Count < 500 || n == 0 || n >= len(plain.IDs) || !slices.Equal(got.IDs, plain.IDs[:n]) {
 		t.Errorf("a request with a picture got %+v from %s, want a beginning of %v", got, source, plain.IDs)
 	}
@@ -335,7 +336,7 @@ func TestWorkerThatFailsIsNotWaitedFor(t *testing.T) {
 	}
 	body := chatOf(strings.Repeat("x", 1000), "")
 	for range 10 {
-		if got, source := r.ask(openai.Chat, body); source != "estimate" || got.Count < 195 || got.Count > 205 || got.Exact {
+		if got, source := r.ask(wire.Chat, body); source != "estimate" || got.Count < 195 || got.Count > 205 || got.Exact {
 			t.Fatalf("got %+v from %s, want an estimate of 200", got, source)
 		}
 	}
@@ -463,9 +464,9 @@ func TestShapeOf(t *testing.T) {
 		{user + "," + call, tools + `,"chat_template_kwargs":{"a":1}`, verify.ChatKwargs},
 		{user, tools + `,"reasoning_effort":"low","add_generation_prompt":false`, verify.ChatContinue},
 	} {
-		var req openai.Request
+		var req wire.Request
 		body := `{"model":"m","messages":[` + c.messages + `]` + c.more + `}`
-		if err := openai.Scan(&req, openai.Chat, []byte(body)); err != nil {
+		if err := openai.Scan(&req, wire.Chat, []byte(body)); err != nil {
 			t.Fatal(err)
 		}
 		if got := shapeOf(&req); got != c.want {
@@ -473,8 +474,8 @@ func TestShapeOf(t *testing.T) {
 		}
 	}
 	for prompt, want := range map[string]verify.Shape{`"a"`: verify.CompletionText, `["a"]`: verify.CompletionText, `["a","b"]`: verify.CompletionTexts} {
-		var req openai.Request
-		if err := openai.Scan(&req, openai.Completion, []byte(`{"model":"m","prompt":`+prompt+`}`)); err != nil {
+		var req wire.Request
+		if err := openai.Scan(&req, wire.Completion, []byte(`{"model":"m","prompt":`+prompt+`}`)); err != nil {
 			t.Fatal(err)
 		}
 		if got := shapeOf(&req); got != want {
@@ -514,8 +515,8 @@ func TestPromptsReachNoOtherPool(t *testing.T) {
 			soon(t, "both to be probed", stackPatience, func() bool { return inside.calls.Load() > 0 && outside.calls.Load() > 0 })
 		}
 		body := []byte(chatOf(marked, ""))
-		var req openai.Request
-		if err := openai.Scan(&req, openai.Chat, body); err != nil {
+		var req wire.Request
+		if err := openai.Scan(&req, wire.Chat, body); err != nil {
 			t.Fatal(err)
 		}
 		m := &gateway.Model{Name: demoModel, BytesPerToken: 3}

@@ -5,6 +5,8 @@ package openai
 import (
 	"strings"
 	"testing"
+
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
 const ordinaryChat = `{"model":"llama-3.1-8b","messages":[{"role":"system","content":"You are a \"careful\" clerk.\n"},` +
@@ -21,30 +23,30 @@ func allocations(t *testing.T, what string, f func()) {
 }
 
 func TestScanAllocatesNothing(t *testing.T) {
-	var req Request
+	var req wire.Request
 	body := []byte(ordinaryChat)
 	allocations(t, "a scan of an ordinary chat", func() {
-		if err := Scan(&req, Chat, body); err != nil {
+		if err := Scan(&req, wire.Chat, body); err != nil {
 			t.Fatal(err)
 		}
 	})
 	ids := []byte(`{"model":"m","prompt":[` + strings.Repeat("12522,", 2000) + `7],"max_tokens":4}`)
 	allocations(t, "a scan of token ids", func() {
-		if err := Scan(&req, Completion, ids); err != nil {
+		if err := Scan(&req, wire.Completion, ids); err != nil {
 			t.Fatal(err)
 		}
 	})
 }
 
 func TestAppendRewriteAllocatesNothing(t *testing.T) {
-	var req Request
+	var req wire.Request
 	body := []byte(ordinaryChat)
-	if err := Scan(&req, Chat, body); err != nil {
+	if err := Scan(&req, wire.Chat, body); err != nil {
 		t.Fatal(err)
 	}
-	m := Mutation{Model: new("worker/é"), MaxTokens: new(int64(100)), N: new(int64(1)), CacheSalt: new("salt"), RemovePriority: true, InjectUsage: true}
+	m := wire.Mutation{Model: new("worker/é"), MaxTokens: new(int64(100)), N: new(int64(1)), CacheSalt: new("salt"), RemovePriority: true, InjectUsage: true}
 	var dst []byte
-	allocations(t, "a rewrite", func() { dst = req.AppendRewrite(dst[:0], body, m) })
+	allocations(t, "a rewrite", func() { dst = AppendRewrite(dst[:0], body, &req, m) })
 }
 
 func TestStreamAllocatesNothing(t *testing.T) {

@@ -1,43 +1,48 @@
 package openai
 
-import "unicode/utf8"
+import (
+	"unicode/utf8"
+
+	"github.com/sluicegate/sluice/gateway/jsonscan"
+	"github.com/sluicegate/sluice/gateway/wire"
+)
 
 // addText counts a string that becomes part of a prompt.
-func (s *scanner) addText(t token) {
-	if t.size > 0 {
-		s.req.TextBytes += t.size
-		s.req.Modalities |= Text
+func (s *scanner) addText(t jsonscan.Token) {
+	if t.Size > 0 {
+		s.req.TextBytes += t.Size
+		s.req.Modalities |= wire.Text
 	}
 }
 
 // count passes over a value that the engine's template may write into the
 // prompt: a string by its own size, anything else by that of its JSON text.
 func (s *scanner) count() {
-	switch start := s.i; s.peek() {
+	switch start := s.I; s.Peek() {
 	case '"':
-		s.addText(s.str())
+		s.addText(s.Str())
 	case '{', '[':
 		s.walk()
-		s.req.TextBytes += s.i - start
+		s.req.TextBytes += s.I - start
 	default:
-		s.skip()
+		s.Skip()
 	}
 }
 
 // messages reads the messages of a chat.
 func (s *scanner) messages() {
-	if s.peek() != '[' {
+	if s.Peek() != '[' {
 		s.orNull("an array of messages")
 		return
 	}
 	others := 0
-	s.enter()
-	for s.element() {
-		s.at = place{field: fieldMessages, depth: 1, index: s.req.MessageCount}
+	s.Enter()
+	for s.Element() {
+		s.at = jsonscan.Place{Field: wire.FieldMessages.String(), Depth: 1, Index: s.req.MessageCount}
 		s.req.MessageCount++
-		if s.peek() != '{' {
+		if s.Peek() != '{' {
 			s.wrongType("an object")
-			s.skip()
+			s.Skip()
 			continue
 		}
 		s.message(&others)
@@ -48,21 +53,21 @@ func (s *scanner) messages() {
 // developer.
 func (s *scanner) message(others *int) {
 	var seen watched
-	s.enter()
-	for key, ok := s.member(); ok; key, ok = s.member() {
+	s.Enter()
+	for key, ok := s.Member(); ok; key, ok = s.Member() {
 		name, w := s.watch(&seen, key, 0)
 		s.noteMessageKey(name)
 		switch {
 		case w == watchRole:
-			s.at.leaf = "role"
+			s.at.Leaf = "role"
 			if t, ok := s.stringOrNull(); ok {
 				s.noteRole(s.name(t), others)
 			}
-			s.at.leaf = ""
+			s.at.Leaf = ""
 		case w == watchContent:
-			s.at.leaf = "content"
+			s.at.Leaf = "content"
 			s.messageContent()
-			s.at.leaf = ""
+			s.at.Leaf = ""
 		case inPrompt(name):
 			s.count()
 		default:
@@ -83,28 +88,28 @@ func inPrompt(name []byte) bool {
 
 // messageContent reads a message's content: a string, or parts.
 func (s *scanner) messageContent() {
-	switch s.peek() {
+	switch s.Peek() {
 	case '"':
-		s.addText(s.str())
+		s.addText(s.Str())
 		return
 	case '[':
 	default:
 		s.orNull("a string or an array of parts")
 		return
 	}
-	s.req.Features |= ContentParts
+	s.req.Features |= wire.ContentParts
 	outer := s.at
-	s.enter()
-	for i := 0; s.element(); i++ {
-		s.at = place{field: fieldMessages, depth: 2, index: outer.index, part: i}
-		switch s.peek() {
+	s.Enter()
+	for i := 0; s.Element(); i++ {
+		s.at = jsonscan.Place{Field: wire.FieldMessages.String(), Inner: "content", Depth: 2, Index: outer.Index, Part: i}
+		switch s.Peek() {
 		case '{':
 			s.part()
 		case '"': // The engine takes a bare string for a text part.
-			s.addText(s.str())
+			s.addText(s.Str())
 		default:
 			s.wrongType("an object or a string")
-			s.skip()
+			s.Skip()
 		}
 	}
 	s.at = outer
@@ -113,27 +118,27 @@ func (s *scanner) messageContent() {
 // part reads one part of a message's content.
 func (s *scanner) part() {
 	var seen watched
-	var byType, byKeys Modality
-	s.enter()
-	for key, ok := s.member(); ok; key, ok = s.member() {
+	var byType, byKeys wire.Modality
+	s.Enter()
+	for key, ok := s.Member(); ok; key, ok = s.Member() {
 		name, w := s.watch(&seen, key, 0)
 		switch {
 		case w == watchType:
-			s.at.leaf = "type"
+			s.at.Leaf = "type"
 			if t, ok := s.stringOrNull(); ok {
 				byType = modalityOf(s.name(t))
 			}
-			s.at.leaf = ""
+			s.at.Leaf = ""
 		case w == watchText:
-			s.at.leaf = "text"
+			s.at.Leaf = "text"
 			if t, ok := s.stringOrNull(); ok {
 				s.addText(t)
 			}
-			s.at.leaf = ""
+			s.at.Leaf = ""
 		case inPrompt(name):
 			s.count()
 		default:
-			if m := modalityOf(name); m != Text {
+			if m := modalityOf(name); m != wire.Text {
 				byKeys |= m
 			}
 			s.walk()
@@ -144,34 +149,34 @@ func (s *scanner) part() {
 
 // classify notes what a part is. Where its type says nothing, its keys do, as
 // they do for the engine.
-func (s *scanner) classify(byType, byKeys Modality) {
+func (s *scanner) classify(byType, byKeys wire.Modality) {
 	m := byType
 	if m == 0 {
 		m = byKeys
 	}
-	if m == Text {
+	if m == wire.Text {
 		return // addText knows whether there was any.
 	}
 	s.req.Modalities |= m
-	if m&Image != 0 {
+	if m&wire.Image != 0 {
 		s.req.ImageCount++
 	}
 }
 
 // modalityOf returns what kind of content a part of the given type, or with a
 // key of that name, holds: 0 when the name says nothing.
-func modalityOf(name []byte) Modality {
+func modalityOf(name []byte) wire.Modality {
 	switch string(name) {
 	case "text", "input_text", "output_text", "refusal", "thinking":
-		return Text
+		return wire.Text
 	case "image", "image_url", "input_image", "image_pil", "image_embeds":
-		return Image
+		return wire.Image
 	case "audio", "audio_url", "input_audio", "audio_embeds":
-		return Audio
+		return wire.Audio
 	case "video", "video_url", "input_video":
-		return Video
+		return wire.Video
 	case "file", "input_file", "document":
-		return File
+		return wire.File
 	}
 	return 0
 }
@@ -179,9 +184,9 @@ func modalityOf(name []byte) Modality {
 // prompt reads the prompts of a completion: a string, strings, token ids, or
 // lists of token ids.
 func (s *scanner) prompt() {
-	switch s.peek() {
+	switch s.Peek() {
 	case '"':
-		s.addText(s.str())
+		s.addText(s.Str())
 		s.req.PromptCount = 1
 		return
 	case '[':
@@ -190,17 +195,17 @@ func (s *scanner) prompt() {
 		return
 	}
 	var kind byte
-	s.enter()
-	for i := 0; s.element(); i++ {
-		s.at = place{field: fieldPrompt, depth: 1, index: i}
-		ch := promptKind(s.peek())
+	s.Enter()
+	for i := 0; s.Element(); i++ {
+		s.at = jsonscan.Place{Field: wire.FieldPrompt.String(), Depth: 1, Index: i}
+		ch := promptKind(s.Peek())
 		switch {
 		case i == 0:
 			kind = ch
 			s.req.PromptCount = 1
 		case ch != kind && ch != 0 && kind != 0:
 			s.wrongType("of the same kind as the elements before it")
-			s.skip()
+			s.Skip()
 			continue
 		case kind != '0':
 			s.req.PromptCount++
@@ -224,49 +229,49 @@ func promptKind(ch byte) byte {
 func (s *scanner) promptElement(kind byte) {
 	switch kind {
 	case '"':
-		s.addText(s.str())
+		s.addText(s.Str())
 	case '0':
 		s.tokenID()
 	case '[':
-		s.at.depth = 2
-		s.enter()
-		for i := 0; s.element(); i++ {
-			s.at.part = i
-			if promptKind(s.peek()) == '0' {
+		s.at.Depth = 2
+		s.Enter()
+		for i := 0; s.Element(); i++ {
+			s.at.Part = i
+			if promptKind(s.Peek()) == '0' {
 				s.tokenID()
 				continue
 			}
 			s.wrongType("a token id")
-			s.skip()
+			s.Skip()
 		}
 	default:
 		s.wrongType("a string, a token id or an array of token ids")
-		s.skip()
+		s.Skip()
 	}
 }
 
 func (s *scanner) tokenID() {
 	if _, ok := s.integerOrNull(); ok {
 		s.req.TokenIDs++
-		s.req.Modalities |= Text
+		s.req.Modalities |= wire.Text
 	}
 }
 
 // tools reads the declared tools. A template writes them into the prompt.
 func (s *scanner) tools() {
-	if s.peek() != '[' {
+	if s.Peek() != '[' {
 		s.orNull("an array of tools")
 		return
 	}
-	outer, start := s.at, s.i
+	outer, start := s.at, s.I
 	n := 0
-	s.enter()
-	for s.element() {
-		s.at = place{field: fieldTools, depth: 1, index: n}
+	s.Enter()
+	for s.Element() {
+		s.at = jsonscan.Place{Field: wire.FieldTools.String(), Depth: 1, Index: n}
 		n++
-		if s.peek() != '{' {
+		if s.Peek() != '{' {
 			s.wrongType("an object")
-			s.skip()
+			s.Skip()
 			continue
 		}
 		s.tool()
@@ -276,8 +281,8 @@ func (s *scanner) tools() {
 		s.refuse(errTooLong("tools", maxTools, "tools"))
 	}
 	if n > 0 {
-		s.req.Features |= Tools
-		s.req.TextBytes += s.i - start
+		s.req.Features |= wire.Tools
+		s.req.TextBytes += s.I - start
 	}
 }
 
@@ -291,39 +296,39 @@ func (s *scanner) tool() {
 		}
 	}()
 	var seen watched
-	s.enter()
-	for key, ok := s.member(); ok; key, ok = s.member() {
+	s.Enter()
+	for key, ok := s.Member(); ok; key, ok = s.Member() {
 		_, w := s.watch(&seen, key, watchFunction)
 		switch w {
 		case watchType:
-			s.at.leaf = "type"
+			s.at.Leaf = "type"
 			s.stringOrNull()
 		case watchFunction:
-			s.at.leaf = "function"
+			s.at.Leaf = "function"
 			s.function()
 		default:
 			s.walk()
 		}
-		s.at.leaf = ""
+		s.at.Leaf = ""
 	}
 }
 
 func (s *scanner) function() {
-	if s.peek() != '{' {
+	if s.Peek() != '{' {
 		s.orNull("an object")
 		return
 	}
 	var seen watched
-	s.enter()
-	for key, ok := s.member(); ok; key, ok = s.member() {
+	s.Enter()
+	for key, ok := s.Member(); ok; key, ok = s.Member() {
 		_, w := s.watch(&seen, key, watchName)
 		if w != watchName {
 			s.walk()
 			continue
 		}
-		s.at.leaf = "function.name"
+		s.at.Leaf = "function.name"
 		s.toolName()
-		s.at.leaf = "function"
+		s.at.Leaf = "function"
 	}
 }
 
@@ -332,7 +337,7 @@ func (s *scanner) toolName() {
 	if !ok {
 		return
 	}
-	if t.lone && s.err == nil {
+	if t.Lone && s.err == nil {
 		s.refuse(errSurrogate(s.at.String()))
 	}
 	name := s.text(t)

@@ -3,7 +3,7 @@
 //
 // A request body is scanned once, by [Scan], which checks it strictly and
 // remembers where the fields are that the gateway reads. It is never decoded
-// and encoded again: [Request.AppendRewrite] changes the few keys that a policy
+// and encoded again: [AppendRewrite] changes the few keys that a policy
 // or the gateway itself must change, and copies every other byte.
 //
 // Answers are only observed. [Stream] looks at the events of a stream for the

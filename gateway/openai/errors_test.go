@@ -3,10 +3,12 @@ package openai
 import (
 	"encoding/json"
 	"testing"
+
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
 func TestAppendError(t *testing.T) {
-	f := func(e ErrorBody, want string) {
+	f := func(e wire.ErrorBody, want string) {
 		t.Helper()
 		if got := string(AppendError([]byte("x"), e)); got != "x"+want {
 			t.Errorf("AppendError(%+v) = %s, want x%s", e, got, want)
@@ -30,8 +32,8 @@ func TestAppendError(t *testing.T) {
 			t.Errorf("in %s, what is empty is not null", want)
 		}
 	}
-	f(ErrorBody{Message: "No.", Type: "invalid_request_error", Param: "model", Code: "model_not_found"},
+	f(wire.ErrorBody{Message: "No.", Type: "invalid_request_error", Param: "model", Code: "model_not_found"},
 		`{"error":{"message":"No.","type":"invalid_request_error","param":"model","code":"model_not_found"}}`)
-	f(ErrorBody{Message: "a \"b\"\n\r\n<é>", Type: "server_error"},
+	f(wire.ErrorBody{Message: "a \"b\"\n\r\n<é>", Type: "server_error"},
 		`{"error":{"message":"a \"b\"\n\r\n<é>","type":"server_error","param":null,"code":null}}`)
 }

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+
+	"github.com/sluicegate/sluice/gateway/jsonscan"
 )
 
 // Model is one model of the models list.
@@ -37,7 +39,7 @@ func AppendModels(dst []byte, models []Model) []byte {
 // length that is not known is null.
 func AppendModel(dst []byte, m Model) []byte {
 	dst = append(dst, `{"id":`...)
-	dst = appendQuoted(dst, m.ID)
+	dst = jsonscan.AppendQuoted(dst, m.ID)
 	dst = append(dst, `,"object":"model","created":`...)
 	dst = strconv.AppendInt(dst, m.Created, 10)
 	dst = append(dst, `,"owned_by":"sluice","max_model_len":`...)

@@ -3,6 +3,8 @@ package openai
 import (
 	"slices"
 	"testing"
+
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
 func TestAppendModels(t *testing.T) {
@@ -35,18 +37,18 @@ func TestAppendModel(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	if got := (Text | Image | Audio | Video | File).AppendNames([]string{"x"}); !slices.Equal(got, []string{"x", "text", "image", "audio", "video", "file"}) {
+	if got := (wire.Text | wire.Image | wire.Audio | wire.Video | wire.File).AppendNames([]string{"x"}); !slices.Equal(got, []string{"x", "text", "image", "audio", "video", "file"}) {
 		t.Errorf("the modalities are %v", got)
 	}
-	if got := []string{Chat.String(), Completion.String(), Operation(0).String()}; !slices.Equal(got, []string{"chat", "completion", "unknown"}) {
+	if got := []string{wire.Chat.String(), wire.Completion.String(), wire.Operation(0).String()}; !slices.Equal(got, []string{"chat", "completion", "unknown"}) {
 		t.Errorf("the operations are %v", got)
 	}
-	for f := range fieldCount {
-		if fieldOf([]byte(f.String())) != f {
+	for f := range wire.FieldCount {
+		if wire.FieldOf([]byte(f.String())) != f {
 			t.Errorf("the field %v has another's name", f)
 		}
 	}
-	if fieldOf([]byte("unread")) != fieldNone {
+	if wire.FieldOf([]byte("unread")) != wire.FieldNone {
 		t.Error("an unread key is a field")
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
 // recording is one exchange with a real engine.
@@ -46,12 +48,12 @@ func (r recording) events() []string {
 	return events
 }
 
-func (r recording) operation() Operation {
+func (r recording) operation() wire.Operation {
 	switch r.Path {
 	case "/v1/chat/completions":
-		return Chat
+		return wire.Chat
 	case "/v1/completions":
-		return Completion
+		return wire.Completion
 	}
 	return 0
 }

@@ -10,36 +10,39 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/sluicegate/sluice/gateway/jsonscan"
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
 func TestAppendRewrite(t *testing.T) {
-	var req Request
-	f := func(op Operation, m Mutation, body, want string) {
+	var req wire.Request
+	f := func(op wire.Operation, m wire.Mutation, body, want string) {
 		t.Helper()
 		if err := Scan(&req, op, []byte(body)); err != nil {
 			t.Errorf("Scan(%s) fails: %v", body, err)
 			return
 		}
-		if got := string(req.AppendRewrite([]byte("before"), []byte(body), m)); got != "before"+want {
+		if got := string(AppendRewrite([]byte("before"), []byte(body), &req, m)); got != "before"+want {
 			t.Errorf("%+v of %s\n got %s\nwant before%s", m, body, got, want)
 		}
 	}
-	chat := func(m Mutation, body, want string) {
+	chat := func(m wire.Mutation, body, want string) {
 		t.Helper()
 		const messages = `"messages":[],`
-		f(Chat, m, `{`+messages+body+`}`, `{`+messages+want+`}`)
+		f(wire.Chat, m, `{`+messages+body+`}`, `{`+messages+want+`}`)
 	}
 	// Nothing to do.
-	chat(Mutation{}, ` "model" : "m" , "x" : 1.0e5 `, ` "model" : "m" , "x" : 1.0e5 `)
+	chat(wire.Mutation{}, ` "model" : "m" , "x" : 1.0e5 `, ` "model" : "m" , "x" : 1.0e5 `)
 
 	// The model.
-	alias := Mutation{Model: new("w\"k/é")}
+	alias := wire.Mutation{Model: new("w\"k/é")}
 	chat(alias, `"model":"m","x":1`, `"model":"w\"k/é","x":1`)
 	chat(alias, "\"mod\\u0065l\" :\t\"m\" \n,\"x\":1", "\"mod\\u0065l\" :\t\"w\\\"k/é\" \n,\"x\":1")
-	chat(Mutation{Model: new("m/n")}, `"model":"m\/n"`, `"model":"m\/n"`)
+	chat(wire.Mutation{Model: new("m/n")}, `"model":"m\/n"`, `"model":"m\/n"`)
 
 	// The limit of tokens.
-	five := Mutation{MaxTokens: new(int64(5))}
+	five := wire.Mutation{MaxTokens: new(int64(5))}
 	chat(five, `"model":"m"`, `"model":"m","max_tokens":5`)
 	chat(five, `"model":"m" `, `"model":"m","max_tokens":5 `)
 	chat(five, `"max_tokens":100,"model":"m"`, `"max_tokens":5,"model":"m"`)
@@ -48,44 +51,44 @@ func TestAppendRewrite(t *testing.T) {
 	chat(five, `"max_completion_tokens":100,"max_tokens":200,"model":"m"`, `"max_completion_tokens":5,"max_tokens":5,"model":"m"`)
 	chat(five, `"max_tokens":5.0,"model":"m"`, `"max_tokens":5.0,"model":"m"`)
 	chat(five, `"max_output_tokens":9,"model":"m"`, `"max_output_tokens":9,"model":"m","max_tokens":5`)
-	f(Completion, five, `{"model":"m"}`, `{"model":"m","max_tokens":5}`)
-	f(Completion, five, `{"max_completion_tokens":9,"model":"m"}`, `{"max_completion_tokens":5,"model":"m","max_tokens":5}`)
-	f(Completion, five, `{"max_completion_tokens":9,"max_tokens":1,"model":"m"}`, `{"max_completion_tokens":5,"max_tokens":5,"model":"m"}`)
+	f(wire.Completion, five, `{"model":"m"}`, `{"model":"m","max_tokens":5}`)
+	f(wire.Completion, five, `{"max_completion_tokens":9,"model":"m"}`, `{"max_completion_tokens":5,"model":"m","max_tokens":5}`)
+	f(wire.Completion, five, `{"max_completion_tokens":9,"max_tokens":1,"model":"m"}`, `{"max_completion_tokens":5,"max_tokens":5,"model":"m"}`)
 
 	// The number of choices.
-	two := Mutation{N: new(int64(2))}
+	two := wire.Mutation{N: new(int64(2))}
 	chat(two, `"n":3,"model":"m"`, `"n":2,"model":"m"`)
 	chat(two, `"n":1,"best_of":9,"model":"m"`, `"n":1,"best_of":2,"model":"m"`)
 	chat(two, `"n":2.0,"best_of":null,"model":"m"`, `"n":2.0,"best_of":null,"model":"m"`)
 	chat(two, `"model":"m"`, `"model":"m"`)
 
 	// Salt and priority.
-	salt := Mutation{CacheSalt: new("A_-9")}
+	salt := wire.Mutation{CacheSalt: new("A_-9")}
 	chat(salt, `"model":"m"`, `"model":"m","cache_salt":"A_-9"`)
 	chat(salt, `"cache_salt":"mine","model":"m"`, `"cache_salt":"A_-9","model":"m"`)
 	chat(salt, `"cache_salt":null,"model":"m"`, `"cache_salt":"A_-9","model":"m"`)
-	chat(Mutation{Priority: new(int64(-3))}, `"priority":9,"model":"m"`, `"priority":-3,"model":"m"`)
-	chat(Mutation{Priority: new(int64(0))}, `"model":"m"`, `"model":"m","priority":0`)
+	chat(wire.Mutation{Priority: new(int64(-3))}, `"priority":9,"model":"m"`, `"priority":-3,"model":"m"`)
+	chat(wire.Mutation{Priority: new(int64(0))}, `"model":"m"`, `"model":"m","priority":0`)
 
 	// Removals.
-	none := Mutation{RemoveCacheSalt: true, RemovePriority: true}
-	f(Completion, none, `{"model":"m"}`, `{"model":"m"}`)
-	f(Completion, none, `{"priority":1,"model":"m"}`, `{"model":"m"}`)
-	f(Completion, none, `{ "priority" : 1 , "model":"m" }`, `{  "model":"m" }`)
-	f(Completion, none, `{"model":"m","priority":1}`, `{"model":"m"}`)
-	f(Completion, none, `{"model":"m" , "priority" : 1 }`, `{"model":"m"  }`)
-	f(Completion, none, `{"model":"m","priority":null,"x":1}`, `{"model":"m","x":1}`)
-	f(Completion, none, `{"priority":1,"cache_salt":"s","model":"m"}`, `{"model":"m"}`)
-	f(Completion, none, `{"cache_salt":"s","priority":1,"model":"m","x":1}`, `{"model":"m","x":1}`)
-	f(Completion, none, `{"model":"m","priority":1,"cache_salt":"s"}`, `{"model":"m"}`)
-	f(Completion, none, `{"model":"m","cache_salt":"s","x":1,"priority":1}`, `{"model":"m","x":1}`)
-	f(Completion, none, `{"cache_salt":"a,b}","x":1,"priority":1,"model":"m"}`, `{"x":1,"model":"m"}`)
-	f(Completion, Mutation{RemovePriority: true, CacheSalt: new("z"), MaxTokens: new(int64(1))},
+	none := wire.Mutation{RemoveCacheSalt: true, RemovePriority: true}
+	f(wire.Completion, none, `{"model":"m"}`, `{"model":"m"}`)
+	f(wire.Completion, none, `{"priority":1,"model":"m"}`, `{"model":"m"}`)
+	f(wire.Completion, none, `{ "priority" : 1 , "model":"m" }`, `{  "model":"m" }`)
+	f(wire.Completion, none, `{"model":"m","priority":1}`, `{"model":"m"}`)
+	f(wire.Completion, none, `{"model":"m" , "priority" : 1 }`, `{"model":"m"  }`)
+	f(wire.Completion, none, `{"model":"m","priority":null,"x":1}`, `{"model":"m","x":1}`)
+	f(wire.Completion, none, `{"priority":1,"cache_salt":"s","model":"m"}`, `{"model":"m"}`)
+	f(wire.Completion, none, `{"cache_salt":"s","priority":1,"model":"m","x":1}`, `{"model":"m","x":1}`)
+	f(wire.Completion, none, `{"model":"m","priority":1,"cache_salt":"s"}`, `{"model":"m"}`)
+	f(wire.Completion, none, `{"model":"m","cache_salt":"s","x":1,"priority":1}`, `{"model":"m","x":1}`)
+	f(wire.Completion, none, `{"cache_salt":"a,b}","x":1,"priority":1,"model":"m"}`, `{"x":1,"model":"m"}`)
+	f(wire.Completion, wire.Mutation{RemovePriority: true, CacheSalt: new("z"), MaxTokens: new(int64(1))},
 		`{"model":"m","priority":1}`, `{"model":"m","max_tokens":1,"cache_salt":"z"}`)
-	f(Completion, Mutation{RemovePriority: true, Model: new("w")}, `{"priority":1,"model":"m"}`, `{"model":"w"}`)
+	f(wire.Completion, wire.Mutation{RemovePriority: true, Model: new("w")}, `{"priority":1,"model":"m"}`, `{"model":"w"}`)
 
 	// Usage.
-	usage := Mutation{InjectUsage: true}
+	usage := wire.Mutation{InjectUsage: true}
 	stream := func(options, want string) {
 		t.Helper()
 		if options != "" {
@@ -108,17 +111,17 @@ func TestAppendRewrite(t *testing.T) {
 	chat(usage, `"model":"m","stream":false,"stream_options":{"include_usage":false}`, `"model":"m","stream":false,"stream_options":{"include_usage":false}`)
 
 	// All at once, keys in an odd order, duplicates of keys nobody reads.
-	all := Mutation{Model: new("w"), MaxTokens: new(int64(5)), N: new(int64(1)), CacheSalt: new("z"), RemovePriority: true, InjectUsage: true}
-	f(Chat, all, `{"x":1,"priority":2,"n":3,"x":2,"stream_options":{"x":[{}]},"messages":[{"content":"{\"model\":\"no\"}"}],"model":"m","stream":true}`,
+	all := wire.Mutation{Model: new("w"), MaxTokens: new(int64(5)), N: new(int64(1)), CacheSalt: new("z"), RemovePriority: true, InjectUsage: true}
+	f(wire.Chat, all, `{"x":1,"priority":2,"n":3,"x":2,"stream_options":{"x":[{}]},"messages":[{"content":"{\"model\":\"no\"}"}],"model":"m","stream":true}`,
 		`{"x":1,"n":1,"x":2,"stream_options":{"x":[{}],"include_usage":true},"messages":[{"content":"{\"model\":\"no\"}"}],"model":"w","stream":true,"max_tokens":5,"cache_salt":"z"}`)
 }
 
 func TestAppendRewriteBugs(t *testing.T) {
 	body := []byte(`{"model":"m"}`)
-	f := func(what string, call func(req *Request)) {
+	f := func(what string, call func(req *wire.Request)) {
 		t.Helper()
-		var req Request
-		if err := Scan(&req, Completion, body); err != nil {
+		var req wire.Request
+		if err := Scan(&req, wire.Completion, body); err != nil {
 			t.Fatal(err)
 		}
 		defer func() {
@@ -129,13 +132,13 @@ func TestAppendRewriteBugs(t *testing.T) {
 		}()
 		call(&req)
 	}
-	f("another body", func(req *Request) { req.AppendRewrite(nil, []byte(`{}`), Mutation{}) })
-	f("no scan", func(req *Request) { req.Reset(); req.AppendRewrite(nil, body, Mutation{}) })
-	f("salt set and removed", func(req *Request) {
-		req.AppendRewrite(nil, body, Mutation{CacheSalt: new("x"), RemoveCacheSalt: true})
+	f("another body", func(req *wire.Request) { AppendRewrite(nil, []byte(`{}`), req, wire.Mutation{}) })
+	f("no scan", func(req *wire.Request) { req.Reset(); AppendRewrite(nil, body, req, wire.Mutation{}) })
+	f("salt set and removed", func(req *wire.Request) {
+		AppendRewrite(nil, body, req, wire.Mutation{CacheSalt: new("x"), RemoveCacheSalt: true})
 	})
-	f("priority set and removed", func(req *Request) {
-		req.AppendRewrite(nil, body, Mutation{Priority: new(int64(1)), RemovePriority: true})
+	f("priority set and removed", func(req *wire.Request) {
+		AppendRewrite(nil, body, req, wire.Mutation{Priority: new(int64(1)), RemovePriority: true})
 	})
 }
 
@@ -183,7 +186,7 @@ func drawObject(t *rapid.T, label string, named map[string]*rapid.Generator[stri
 func drawKey(t *rapid.T, name string) string {
 	key := []byte{'"'}
 	if rapid.IntRange(0, 3).Draw(t, "plain key") > 0 {
-		return string(appendQuoted(nil, name))
+		return string(jsonscan.AppendQuoted(nil, name))
 	}
 	for _, r := range name {
 		if r < 0x80 && rapid.Bool().Draw(t, "escape") {
@@ -215,9 +218,9 @@ func joinParts(parts []part, empty string) string {
 	return "{" + strings.Join(texts, ",") + "}"
 }
 
-func drawMutation(t *rapid.T) Mutation {
+func drawMutation(t *rapid.T) wire.Mutation {
 	maybe := func(label string) bool { return rapid.Bool().Draw(t, label) }
-	var m Mutation
+	var m wire.Mutation
 	if maybe("set model") {
 		m.Model = new(rapid.SampledFrom([]string{"m", "w", "org/w\"é"}).Draw(t, "model to set"))
 	}
@@ -247,9 +250,9 @@ func drawMutation(t *rapid.T) Mutation {
 // to the byte what a rewrite must give, and from that text to the value what
 // the worker must read.
 func TestAppendRewriteProperty(t *testing.T) {
-	var req Request
+	var req wire.Request
 	rapid.Check(t, func(t *rapid.T) {
-		op := rapid.SampledFrom([]Operation{Chat, Completion}).Draw(t, "operation")
+		op := rapid.SampledFrom([]wire.Operation{wire.Chat, wire.Completion}).Draw(t, "operation")
 		options := drawObject(t, "options", map[string]*rapid.Generator[string]{
 			"include_usage": boolValue, "continuous_usage_stats": boolValue,
 		})
@@ -267,7 +270,7 @@ func TestAppendRewriteProperty(t *testing.T) {
 		if err := Scan(&req, op, []byte(body)); err != nil {
 			t.Fatalf("Scan(%s) fails: %v", body, err)
 		}
-		got := string(req.AppendRewrite(nil, []byte(body), m))
+		got := string(AppendRewrite(nil, []byte(body), &req, m))
 		wantParts := mutate(parts, options, emptyOptions, op, m)
 		want := tail + joinParts(wantParts, "") + tail
 		if got != want {
@@ -277,7 +280,7 @@ func TestAppendRewriteProperty(t *testing.T) {
 	})
 }
 
-func mutationText(m Mutation) string {
+func mutationText(m wire.Mutation) string {
 	text, err := json.Marshal(m)
 	if err != nil {
 		return err.Error()
@@ -287,7 +290,7 @@ func mutationText(m Mutation) string {
 
 // checkDocument checks that the standard library reads the rewritten body as
 // the pieces say, and that it can be scanned again.
-func checkDocument(t *rapid.T, body string, parts []part, op Operation) {
+func checkDocument(t *rapid.T, body string, parts []part, op wire.Operation) {
 	var got map[string]any
 	if err := json.Unmarshal([]byte(body), &got); err != nil {
 		t.Fatalf("the rewrite %s is no JSON: %v", body, err)
@@ -306,14 +309,14 @@ func checkDocument(t *rapid.T, body string, parts []part, op Operation) {
 	if priority, ok := want["priority"].(float64); ok && priority < 0 {
 		return // The gateway may send one to a worker, but no client to it.
 	}
-	var again Request
+	var again wire.Request
 	if err := Scan(&again, op, []byte(body)); err != nil {
 		t.Fatalf("the rewrite %s is refused: %v", body, err)
 	}
 }
 
 // mutate does to the pieces what a rewrite does to the text.
-func mutate(parts, options []part, emptyOptions string, op Operation, m Mutation) []part {
+func mutate(parts, options []part, emptyOptions string, op wire.Operation, m wire.Mutation) []part {
 	parts = append([]part(nil), parts...)
 	value := func(name string) (int, any) {
 		for i, p := range parts {
@@ -337,14 +340,14 @@ func mutate(parts, options []part, emptyOptions string, op Operation, m Mutation
 	}
 	if m.Model != nil {
 		if _, v := value("model"); v != *m.Model {
-			set("model", string(appendQuoted(nil, *m.Model)))
+			set("model", string(jsonscan.AppendQuoted(nil, *m.Model)))
 		}
 	}
 	if m.MaxTokens != nil {
 		text := fmt.Sprint(*m.MaxTokens)
 		i, v := value("max_tokens")
 		j, w := value("max_completion_tokens")
-		if i >= 0 && v != float64(*m.MaxTokens) || i < 0 && (j < 0 || op == Completion) {
+		if i >= 0 && v != float64(*m.MaxTokens) || i < 0 && (j < 0 || op == wire.Completion) {
 			set("max_tokens", text)
 		}
 		if j >= 0 && w != float64(*m.MaxTokens) {
@@ -379,7 +382,7 @@ func mutate(parts, options []part, emptyOptions string, op Operation, m Mutation
 // removeParts takes members out. One that has a kept member before it goes with
 // the comma before it and the white space behind that; one that has none, with
 // the comma after it and the white space before that.
-func removeParts(parts []part, m Mutation) []part {
+func removeParts(parts []part, m wire.Mutation) []part {
 	var kept []part
 	lead := ""
 	for _, p := range parts {

@@ -3,6 +3,9 @@ package openai
 import (
 	"bytes"
 	"unicode/utf8"
+
+	"github.com/sluicegate/sluice/gateway/jsonscan"
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
 const (
@@ -27,26 +30,26 @@ const (
 //
 // The error is an *Error. When a body has several faults, one that makes it no
 // valid JSON is reported before any other, else the first.
-func Scan(req *Request, op Operation, body []byte) error {
-	if op != Chat && op != Completion {
+func Scan(req *wire.Request, op wire.Operation, body []byte) error {
+	if op != wire.Chat && op != wire.Completion {
 		panic("BUG: a body of an operation that this dialect cannot scan")
 	}
 	req.Reset()
 	req.Operation = op
-	s := scanner{cursor: cursor{b: body, maxDepth: requestDepth}, req: req, scanState: &req.scan}
-	s.document()
-	if s.bad == faultNone && s.peek() != '{' {
-		s.skip()
-		s.finish()
-		if s.bad != faultNone {
-			return syntaxError(s.bad, s.badAt)
+	s := scanner{Cursor: jsonscan.Cursor{B: body, MaxDepth: jsonscan.RequestDepth}, req: req, Places: &req.Places}
+	s.Document()
+	if s.Bad == jsonscan.FaultNone && s.Peek() != '{' {
+		s.Skip()
+		s.Finish()
+		if s.Bad != jsonscan.FaultNone {
+			return syntaxError(s.Bad, s.BadAt)
 		}
-		return errNotObject(kindOf(bytes.TrimLeft(body, " \r\n\t")))
+		return errNotObject(jsonscan.KindOf(bytes.TrimLeft(body, " \r\n\t")))
 	}
 	s.object()
-	s.finish()
-	if s.bad != faultNone {
-		return syntaxError(s.bad, s.badAt)
+	s.Finish()
+	if s.Bad != jsonscan.FaultNone {
+		return syntaxError(s.Bad, s.BadAt)
 	}
 	s.settle()
 	if s.err != nil {
@@ -57,90 +60,90 @@ func Scan(req *Request, op Operation, body []byte) error {
 
 // scanner is one scan of a body.
 type scanner struct {
-	cursor
-	*scanState
-	req *Request
-	err *Error // the first refusal; the scan goes on, for the syntax
-	at  place
+	jsonscan.Cursor
+	*wire.Places
+	req *wire.Request
+	err *wire.Error // the first refusal; the scan goes on, for the syntax
+	at  jsonscan.Place
 }
 
 // refuse notes a refusal unless there was one before. Where a body can hold any
 // number of faults, the caller asks first, so that it makes one error only.
-func (s *scanner) refuse(err *Error) {
-	if s.err == nil && s.bad == faultNone {
+func (s *scanner) refuse(err *wire.Error) {
+	if s.err == nil && s.Bad == jsonscan.FaultNone {
 		s.err = err
 	}
 }
 
 // text returns the string of a token: a view into the body, or into scratch if
 // it has escapes.
-func (s *scanner) text(t token) []byte {
-	raw := s.b[t.start:t.end:t.end]
-	if !t.escaped {
+func (s *scanner) text(t jsonscan.Token) []byte {
+	raw := s.B[t.Start:t.End:t.End]
+	if !t.Escaped {
 		return raw
 	}
-	start := len(s.scratch)
-	s.scratch = appendUnescaped(s.scratch, raw)
-	return s.scratch[start:len(s.scratch):len(s.scratch)]
+	start := len(s.Scratch)
+	s.Scratch = jsonscan.AppendUnescaped(s.Scratch, raw)
+	return s.Scratch[start:len(s.Scratch):len(s.Scratch)]
 }
 
 // name returns the string of a key, until the next call of text or name.
-func (s *scanner) name(t token) []byte {
-	if !t.escaped {
-		return s.b[t.start:t.end]
+func (s *scanner) name(t jsonscan.Token) []byte {
+	if !t.Escaped {
+		return s.B[t.Start:t.End]
 	}
-	kept := len(s.scratch)
+	kept := len(s.Scratch)
 	name := s.text(t)
-	s.scratch = s.scratch[:kept]
+	s.Scratch = s.Scratch[:kept]
 	return name
 }
 
 // object reads the body's object.
 func (s *scanner) object() {
-	s.enter()
-	s.top.open, s.top.tail = s.i, s.i
-	for key, ok := s.member(); ok; key, ok = s.member() {
+	s.Enter()
+	s.Top.Open, s.Top.Tail = s.I, s.I
+	for key, ok := s.Member(); ok; key, ok = s.Member() {
 		name := s.name(key)
-		f := fieldOf(name)
-		if f == fieldNone {
+		f := wire.FieldOf(name)
+		if f == wire.FieldNone {
 			s.noteKey(name)
 		}
-		start := s.i
-		s.at = place{field: f}
-		if f != fieldNone && s.fields[f].present && s.err == nil {
+		start := s.I
+		s.at = jsonscan.Place{Field: f.String()}
+		if f != wire.FieldNone && s.Fields[f].Present && s.err == nil {
 			s.refuse(errDuplicate(f.String()))
 		}
 		s.value(f)
-		if f != fieldNone {
-			s.fields[f] = member{key: key.start - 1, start: start, end: s.i, ordinal: s.top.members, present: true}
+		if f != wire.FieldNone {
+			s.Fields[f] = wire.Member{Key: key.Start - 1, Start: start, End: s.I, Ordinal: s.Top.Members, Present: true}
 		}
-		s.top.tail = s.i
-		s.top.members++
+		s.Top.Tail = s.I
+		s.Top.Members++
 	}
 }
 
 // value reads the value of a top-level key.
-func (s *scanner) value(f field) {
+func (s *scanner) value(f wire.Field) {
 	switch f {
-	case fieldModel:
+	case wire.FieldModel:
 		s.req.Model = s.stringField(f)
-	case fieldUser:
+	case wire.FieldUser:
 		s.req.User = s.stringField(f)
-	case fieldCacheSalt:
+	case wire.FieldCacheSalt:
 		s.req.CacheSalt = s.stringField(f)
-	case fieldPreviousResponseID:
+	case wire.FieldPreviousResponseID:
 		s.stringField(f)
-	case fieldStream:
+	case wire.FieldStream:
 		s.req.Stream = s.boolean()
-	case fieldBackground:
+	case wire.FieldBackground:
 		s.boolean()
-	case fieldMaxTokens, fieldMaxCompletionTokens, fieldMaxOutputTokens, fieldN, fieldBestOf, fieldPriority:
+	case wire.FieldMaxTokens, wire.FieldMaxCompletionTokens, wire.FieldMaxOutputTokens, wire.FieldN, wire.FieldBestOf, wire.FieldPriority:
 		s.integer(f)
-	case fieldStreamOptions:
+	case wire.FieldStreamOptions:
 		s.streamOptions()
-	case fieldKVTransferParams, fieldECTransferParams:
+	case wire.FieldKVTransferParams, wire.FieldECTransferParams:
 		s.operatorOnly()
-	case fieldXArgs:
+	case wire.FieldXArgs:
 		s.extraArgs()
 	default:
 		s.content(f)
@@ -149,26 +152,26 @@ func (s *scanner) value(f field) {
 
 // content reads the values that hold a prompt, as far as the operation has
 // them; to the engine the others are unknown keys.
-func (s *scanner) content(f field) {
-	switch chat := s.req.Operation == Chat; {
-	case f == fieldMessages && chat:
+func (s *scanner) content(f wire.Field) {
+	switch chat := s.req.Operation == wire.Chat; {
+	case f == wire.FieldMessages && chat:
 		s.messages()
-	case f == fieldTools && chat:
+	case f == wire.FieldTools && chat:
 		s.tools()
-	case f == fieldPrompt && !chat:
+	case f == wire.FieldPrompt && !chat:
 		s.prompt()
 	default:
-		s.skip()
+		s.Skip()
 	}
 }
 
 // stringField reads a string, nil for null.
-func (s *scanner) stringField(f field) []byte {
+func (s *scanner) stringField(f wire.Field) []byte {
 	t, ok := s.stringOrNull()
 	if !ok {
 		return nil
 	}
-	if t.lone {
+	if t.Lone {
 		s.refuse(errSurrogate(f.String()))
 	}
 	return s.text(t)
@@ -176,112 +179,112 @@ func (s *scanner) stringField(f field) []byte {
 
 // stringOrNull reads a string; it reports false for null, and for another type,
 // which it refuses.
-func (s *scanner) stringOrNull() (token, bool) {
-	switch s.peek() {
+func (s *scanner) stringOrNull() (jsonscan.Token, bool) {
+	switch s.Peek() {
 	case '"':
-		t := s.str()
-		return t, s.bad == faultNone
+		t := s.Str()
+		return t, s.Bad == jsonscan.FaultNone
 	case 'n':
 	default:
 		s.wrongType("a string")
 	}
-	s.skip()
-	return token{}, false
+	s.Skip()
+	return jsonscan.Token{}, false
 }
 
 // boolean reads true or false, and false for null.
 func (s *scanner) boolean() bool {
-	ch := s.peek()
+	ch := s.Peek()
 	if ch != 't' && ch != 'f' && ch != 'n' {
 		s.wrongType("true or false")
 	}
-	s.skip()
+	s.Skip()
 	return ch == 't'
 }
 
 // integer reads an integer or null.
-func (s *scanner) integer(f field) {
+func (s *scanner) integer(f wire.Field) {
 	v, ok := s.integerOrNull()
-	s.ints[f], s.given[f] = v, ok
+	s.Ints[f], s.Given[f] = v, ok
 }
 
 func (s *scanner) integerOrNull() (v int64, ok bool) {
-	switch ch := s.peek(); {
+	switch ch := s.Peek(); {
 	case ch == '-' || ch >= '0' && ch <= '9':
-		text := s.number()
-		if s.bad != faultNone {
+		text := s.Number()
+		if s.Bad != jsonscan.FaultNone {
 			return 0, false
 		}
-		if v, ok = integer(text, maxInteger); !ok && s.err == nil {
+		if v, ok = jsonscan.Integer(text, maxInteger); !ok && s.err == nil {
 			s.refuse(errInteger(s.at.String(), text))
 		}
 		return v, ok
 	case ch != 'n':
 		s.wrongType("an integer")
 	}
-	s.skip()
+	s.Skip()
 	return 0, false
 }
 
 // streamOptions reads stream_options.
 func (s *scanner) streamOptions() {
-	if s.peek() != '{' {
+	if s.Peek() != '{' {
 		s.orNull("an object")
 		return
 	}
 	opts := &s.req.StreamOptions
 	opts.Present = true
-	s.enter()
-	s.options = object{open: s.i, tail: s.i}
-	for key, ok := s.member(); ok; key, ok = s.member() {
-		switch start := s.i; string(s.name(key)) {
+	s.Enter()
+	s.Options = wire.Object{Open: s.I, Tail: s.I}
+	for key, ok := s.Member(); ok; key, ok = s.Member() {
+		switch start := s.I; string(s.name(key)) {
 		case "include_usage":
-			s.at.leaf = "include_usage"
-			opts.IncludeUsage = s.option(&s.include, start)
+			s.at.Leaf = "include_usage"
+			opts.IncludeUsage = s.option(&s.Include, start)
 		case "continuous_usage_stats":
-			s.at.leaf = "continuous_usage_stats"
-			opts.ContinuousUsage = s.option(&s.continuous, start)
+			s.at.Leaf = "continuous_usage_stats"
+			opts.ContinuousUsage = s.option(&s.Continuous, start)
 		default:
-			s.skip()
+			s.Skip()
 		}
-		s.at.leaf = ""
-		s.options.tail = s.i
-		s.options.members++
+		s.at.Leaf = ""
+		s.Options.Tail = s.I
+		s.Options.Members++
 	}
 }
 
-func (s *scanner) option(m *member, start int) bool {
-	if m.present {
+func (s *scanner) option(m *wire.Member, start int) bool {
+	if m.Present {
 		s.refuse(errDuplicate(s.at.String()))
 	}
 	on := s.boolean()
-	*m = member{start: start, end: s.i, present: true}
+	*m = wire.Member{Start: start, End: s.I, Present: true}
 	return on
 }
 
 // operatorOnly refuses a key that is not the client's to set, unless it is null.
 func (s *scanner) operatorOnly() {
-	if s.peek() != 'n' {
+	if s.Peek() != 'n' {
 		s.refuse(errOperator(s.at.String()))
 	}
-	s.skip()
+	s.Skip()
 }
 
 // extraArgs reads vllm_xargs, which the engine puts into the same place as the
 // operator's keys.
 func (s *scanner) extraArgs() {
-	if s.peek() != '{' {
-		s.skip()
+	if s.Peek() != '{' {
+		s.Skip()
 		return
 	}
-	s.enter()
-	for key, ok := s.member(); ok; key, ok = s.member() {
-		switch f := fieldOf(s.name(key)); f {
-		case fieldKVTransferParams, fieldECTransferParams:
-			s.at.leaf = f.String()
+	s.Enter()
+	for key, ok := s.Member(); ok; key, ok = s.Member() {
+		switch f := wire.FieldOf(s.name(key)); f {
+		case wire.FieldKVTransferParams, wire.FieldECTransferParams:
+			s.at.Leaf = f.String()
 			s.operatorOnly()
 		default:
-			s.skip()
+			s.Skip()
 		}
 	}
 }
@@ -289,33 +292,33 @@ func (s *scanner) extraArgs() {
 // settle draws the conclusions from the whole body.
 func (s *scanner) settle() {
 	r := s.req
-	s.size = len(s.b)
-	s.at = place{field: fieldNone}
+	s.Size = len(s.B)
+	s.at = jsonscan.Place{}
 	switch name := r.Model; {
 	case len(name) == 0:
 		s.refuse(errNoModel(name != nil))
 	case len(name) > maxModelName && utf8.RuneCount(name) > maxModelName:
 		s.refuse(errTooLong("model", maxModelName, "characters"))
 	}
-	if r.Operation == Chat {
+	if r.Operation == wire.Chat {
 		r.PromptCount = 1
-		r.MaxTokens = s.first(fieldMaxCompletionTokens, fieldMaxTokens)
-		if m := s.fields[fieldMessages]; !m.present || s.b[m.start] == 'n' {
+		r.MaxTokens = s.first(wire.FieldMaxCompletionTokens, wire.FieldMaxTokens)
+		if m := s.Fields[wire.FieldMessages]; !m.Present || s.B[m.Start] == 'n' {
 			s.refuse(errNoMessages())
 		}
 	} else {
-		r.MaxTokens = s.first(fieldMaxTokens, fieldMaxCompletionTokens)
+		r.MaxTokens = s.first(wire.FieldMaxTokens, wire.FieldMaxCompletionTokens)
 	}
-	r.N = s.first(fieldN)
-	r.BestOf = s.first(fieldBestOf)
-	r.Priority, r.HasPriority = s.ints[fieldPriority], s.given[fieldPriority]
+	r.N = s.first(wire.FieldN)
+	r.BestOf = s.first(wire.FieldBestOf)
+	r.Priority, r.HasPriority = s.Ints[wire.FieldPriority], s.Given[wire.FieldPriority]
 }
 
 // first returns the first of the integers that the body gives.
-func (s *scanner) first(fields ...field) *int64 {
+func (s *scanner) first(fields ...wire.Field) *int64 {
 	for _, f := range fields {
-		if s.given[f] {
-			return &s.ints[f]
+		if s.Given[f] {
+			return &s.Ints[f]
 		}
 	}
 	return nil

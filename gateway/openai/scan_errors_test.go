@@ -4,13 +4,15 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
 // refusal scans a body that must be refused.
-func refusal(t testing.TB, req *Request, op Operation, body string) *Error {
+func refusal(t testing.TB, req *wire.Request, op wire.Operation, body string) *wire.Error {
 	t.Helper()
 	err := Scan(req, op, []byte(body))
-	var e *Error
+	var e *wire.Error
 	if !errors.As(err, &e) {
 		t.Fatalf("Scan(%q) = %v, want an *Error", body, err)
 	}
@@ -18,20 +20,20 @@ func refusal(t testing.TB, req *Request, op Operation, body string) *Error {
 }
 
 func TestScanErrors(t *testing.T) {
-	var req Request
-	f := func(op Operation, body, code, param, message string) {
+	var req wire.Request
+	f := func(op wire.Operation, body, code, param, message string) {
 		t.Helper()
 		e := refusal(t, &req, op, body)
 		if e.Status != 400 || e.Code != code || e.Param != param || e.Message != message {
 			t.Errorf("Scan(%q)\n got %d %s %q %s\nwant 400 %s %q %s", body, e.Status, e.Code, e.Param, e.Message, code, param, message)
 		}
-		if e.Body() != (ErrorBody{Message: message, Type: "invalid_request_error", Param: param, Code: code}) || e.Error() != message {
+		if e.Body() != (wire.ErrorBody{Message: message, Type: "invalid_request_error", Param: param, Code: code}) || e.Error() != message {
 			t.Errorf("the error's body is %+v", e.Body())
 		}
 	}
 	syntax := func(body, what string) {
 		t.Helper()
-		f(Chat, body, "invalid_json", "", "The request body is not valid JSON: "+what)
+		f(wire.Chat, body, "invalid_json", "", "The request body is not valid JSON: "+what)
 	}
 	const send = ". Send one JSON object in UTF-8."
 	syntax("", "it is empty (at byte 0)"+send)
@@ -73,31 +75,31 @@ func TestScanErrors(t *testing.T) {
 	syntax("{\xff}", "a key in double quotes is expected (at byte 1)"+send)
 	syntax(strings.Repeat(`{"a":`, 200), "it nests too deep (at byte 640). At most 128 levels are allowed.")
 	syntax(`[1,`, "it ends too early (at byte 3)"+send)
-	f(Chat, `[1]`, "invalid_json", "", "The request body must be a JSON object, not an array.")
-	f(Chat, ` "secret" `, "invalid_json", "", "The request body must be a JSON object, not a string.")
-	f(Chat, `null`, "invalid_json", "", "The request body must be a JSON object, not null.")
+	f(wire.Chat, `[1]`, "invalid_json", "", "The request body must be a JSON object, not an array.")
+	f(wire.Chat, ` "secret" `, "invalid_json", "", "The request body must be a JSON object, not a string.")
+	f(wire.Chat, `null`, "invalid_json", "", "The request body must be a JSON object, not null.")
 
 	// One that makes the body no JSON wins over one that came before it.
 	syntax(`{"model":5,"stream":"x",`, "it ends too early (at byte 24)"+send)
 
-	f(Chat, `{}`, "invalid_request", "model", "`model` is missing. Name the model to use, as a string.")
-	f(Chat, `{"model":null}`, "invalid_request", "model", "`model` is missing. Name the model to use, as a string.")
-	f(Chat, `{"Model":"x"}`, "invalid_request", "model", "`model` is missing. Name the model to use, as a string.")
-	f(Chat, `{"model":""}`, "invalid_request", "model", "`model` is empty. Name the model to use.")
-	f(Chat, `{"model":"m"}`, "invalid_request", "messages", "`messages` is missing. Send the conversation as an array of messages.")
-	f(Chat, `{"model":"m","messages":null}`, "invalid_request", "messages", "`messages` is missing. Send the conversation as an array of messages.")
+	f(wire.Chat, `{}`, "invalid_request", "model", "`model` is missing. Name the model to use, as a string.")
+	f(wire.Chat, `{"model":null}`, "invalid_request", "model", "`model` is missing. Name the model to use, as a string.")
+	f(wire.Chat, `{"Model":"x"}`, "invalid_request", "model", "`model` is missing. Name the model to use, as a string.")
+	f(wire.Chat, `{"model":""}`, "invalid_request", "model", "`model` is empty. Name the model to use.")
+	f(wire.Chat, `{"model":"m"}`, "invalid_request", "messages", "`messages` is missing. Send the conversation as an array of messages.")
+	f(wire.Chat, `{"model":"m","messages":null}`, "invalid_request", "messages", "`messages` is missing. Send the conversation as an array of messages.")
 
 	chat := func(members, code, param, message string) {
 		t.Helper()
-		f(Chat, `{"model":"m","messages":[]`+members+`}`, code, param, message)
+		f(wire.Chat, `{"model":"m","messages":[]`+members+`}`, code, param, message)
 	}
 	wrong := func(members, param, message string) {
 		t.Helper()
 		chat(members, "invalid_request", param, message)
 	}
-	f(Chat, `{"model":5}`, "invalid_request", "model", "`model` must be a string, not a number.")
-	f(Chat, `{"model":["secret"]}`, "invalid_request", "model", "`model` must be a string, not an array.")
-	f(Chat, `{"model":"a\ud800"}`, "invalid_request", "model",
+	f(wire.Chat, `{"model":5}`, "invalid_request", "model", "`model` must be a string, not a number.")
+	f(wire.Chat, `{"model":["secret"]}`, "invalid_request", "model", "`model` must be a string, not an array.")
+	f(wire.Chat, `{"model":"a\ud800"}`, "invalid_request", "model",
 		"`model` has an escape for half a surrogate pair, which is no character. Send both halves or neither.")
 	wrong(`,"stream":"true"`, "stream", "`stream` must be true or false, not a string. Send it without quotes.")
 	wrong(`,"stream":1`, "stream", "`stream` must be true or false, not a number.")
@@ -131,7 +133,7 @@ func TestScanErrors(t *testing.T) {
 
 	messages := func(messages, param, message string) {
 		t.Helper()
-		f(Chat, `{"model":"m","messages":`+messages+`}`, "invalid_request", param, message)
+		f(wire.Chat, `{"model":"m","messages":`+messages+`}`, "invalid_request", param, message)
 	}
 	messages(`"hi"`, "messages", "`messages` must be an array of messages, not a string.")
 	messages(`{}`, "messages", "`messages` must be an array of messages, not an object.")
@@ -146,7 +148,7 @@ func TestScanErrors(t *testing.T) {
 
 	prompt := func(prompt, param, message string) {
 		t.Helper()
-		f(Completion, `{"model":"m","prompt":`+prompt+`}`, "invalid_request", param, message)
+		f(wire.Completion, `{"model":"m","prompt":`+prompt+`}`, "invalid_request", param, message)
 	}
 	prompt(`5`, "prompt", "`prompt` must be a string, an array of strings, an array of token ids or an array of arrays of token ids, not a number.")
 	prompt(`["a",5]`, "prompt[1]", "`prompt[1]` must be of the same kind as the elements before it, not a number.")
@@ -161,8 +163,8 @@ func TestScanErrors(t *testing.T) {
 }
 
 func TestScanDuplicates(t *testing.T) {
-	var req Request
-	f := func(op Operation, body, param string) {
+	var req wire.Request
+	f := func(op wire.Operation, body, param string) {
 		t.Helper()
 		if e := refusal(t, &req, op, body); e.Code != "duplicate_key" || e.Param != param || e.Status != 400 {
 			t.Errorf("Scan(%s) = %+v, want duplicate_key for %s", body, e, param)
@@ -178,9 +180,9 @@ func TestScanDuplicates(t *testing.T) {
 		case "model", "messages":
 			rest = strings.Replace(rest, `,"`+name+`"`, `,"x"`, 1)
 		}
-		for _, op := range []Operation{Chat, Completion} {
+		for _, op := range []wire.Operation{wire.Chat, wire.Completion} {
 			value := "null"
-			if name == "messages" && op == Chat {
+			if name == "messages" && op == wire.Chat {
 				value = "[]"
 			}
 			f(op, `{"`+name+`":`+value+`,"`+name+`":`+value+rest+`}`, name)
@@ -190,7 +192,7 @@ func TestScanDuplicates(t *testing.T) {
 	}
 	chat := func(members, param string) {
 		t.Helper()
-		f(Chat, `{"model":"m","messages":[]`+members+`}`, param)
+		f(wire.Chat, `{"model":"m","messages":[]`+members+`}`, param)
 	}
 	chat(`,"stream_options":{"include_usage":true,"include_us\u0061ge":false}`, "stream_options.include_usage")
 	chat(`,"stream_options":{"continuous_usage_stats":true,"continuous_usage_stats":true}`, "stream_options.continuous_usage_stats")
@@ -200,7 +202,7 @@ func TestScanDuplicates(t *testing.T) {
 	chat(`,"tools":[{"function":{"parameters":{"type":"a","type":"b"}}}]`, "tools[0].function")
 	messages := func(messages, param string) {
 		t.Helper()
-		f(Chat, `{"model":"m","messages":[`+messages+`]}`, param)
+		f(wire.Chat, `{"model":"m","messages":[`+messages+`]}`, param)
 	}
 	messages(`{"role":"user","r\u006fle":"system"}`, "messages[0].role")
 	messages(`{},{"content":"a","content":"b"}`, "messages[1].content")
@@ -217,7 +219,7 @@ func TestScanDuplicates(t *testing.T) {
 		`{"model":"m","messages":[],"stream_options":{"x":1,"x":2},"tools":[{"x":1,"x":2,"function":{"x":1,"x":2}}]}`,
 		`{"model":"m","messages":[],"Model":"a","Model":"b","MODEL":"c"}`,
 	} {
-		if err := Scan(&req, Chat, []byte(body)); err != nil {
+		if err := Scan(&req, wire.Chat, []byte(body)); err != nil {
 			t.Errorf("Scan(%s) = %v", body, err)
 		}
 	}
@@ -226,7 +228,7 @@ func TestScanDuplicates(t *testing.T) {
 // No error may hold content of the body, whatever is wrong with it.
 func TestScanErrorsHoldNoContent(t *testing.T) {
 	const secret = "s3cr3t"
-	var req Request
+	var req wire.Request
 	for _, body := range []string{
 		`{"s3cr3t":1,"model":["s3cr3t"]}`, `{"model":"s3cr3t","messages":["s3cr3t"]}`, `"s3cr3t"`, `s3cr3t`,
 		`{"s3cr3t" 1}`, `{"model":"m","messages":[{"role":{"s3cr3t":1}}]}`, `{"model":"m","messages":[],"n":"s3cr3t"}`,
@@ -234,7 +236,7 @@ func TestScanErrorsHoldNoContent(t *testing.T) {
 		`{"model":"s3cr3t\ud800","messages":[]}`, `{"model":"` + strings.Repeat(secret, 100) + `","messages":[]}`,
 		`{"model":"m","messages":[{"s3cr3t":{"type":"s3cr3t","type":"s3cr3t"}}]}`,
 	} {
-		e := refusal(t, &req, Chat, body)
+		e := refusal(t, &req, wire.Chat, body)
 		if strings.Contains(e.Message, secret) || strings.Contains(e.Param, secret) {
 			t.Errorf("Scan(%s) = %+v", body, e)
 		}
@@ -247,5 +249,5 @@ func TestScanPanicsOnUnknownOperation(t *testing.T) {
 			t.Error("no panic")
 		}
 	}()
-	Scan(&Request{}, 0, []byte(`{}`))
+	Scan(&wire.Request{}, 0, []byte(`{}`))
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/sluicegate/sluice/gateway/jsonscan"
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
 // FuzzScanRewrite checks a scan and a rewrite of any body against what the
@@ -30,18 +33,18 @@ func FuzzScanRewrite(f *testing.F) {
 		f.Add([]byte(body), false)
 	}
 	f.Fuzz(func(t *testing.T, body []byte, chat bool) {
-		op := Completion
+		op := wire.Completion
 		if chat {
-			op = Chat
+			op = wire.Chat
 		}
 		before := bytes.Clone(body)
-		var req Request
+		var req wire.Request
 		err := Scan(&req, op, body)
 		if !bytes.Equal(before, body) {
 			t.Fatal("a scan changes the body")
 		}
-		object := json.Valid(body) && utf8.Valid(body) && nesting(body) <= requestDepth && bytes.HasPrefix(bytes.TrimLeft(body, " \r\n\t"), []byte("{"))
-		var e *Error
+		object := json.Valid(body) && utf8.Valid(body) && nesting(body) <= jsonscan.RequestDepth && bytes.HasPrefix(bytes.TrimLeft(body, " \r\n\t"), []byte("{"))
+		var e *wire.Error
 		if err != nil && !errors.As(err, &e) {
 			t.Fatalf("the error %v is no *Error", err)
 		}
@@ -66,7 +69,7 @@ func decode(t testing.TB, body []byte) map[string]any {
 	return doc
 }
 
-func checkScan(t *testing.T, req *Request, body []byte) {
+func checkScan(t *testing.T, req *wire.Request, body []byte) {
 	t.Helper()
 	doc := decode(t, body)
 	if doc["model"] != string(req.Model) {
@@ -78,7 +81,7 @@ func checkScan(t *testing.T, req *Request, body []byte) {
 	if user, ok := doc["user"].(string); ok != (req.User != nil) || user != string(req.User) {
 		t.Fatalf("the user is %q, want %q", req.User, user)
 	}
-	if messages, _ := doc["messages"].([]any); req.Operation == Chat && len(messages) != req.MessageCount {
+	if messages, _ := doc["messages"].([]any); req.Operation == wire.Chat && len(messages) != req.MessageCount {
 		t.Fatalf("%d messages, want %d", req.MessageCount, len(messages))
 	}
 	if (doc["n"] != nil) != (req.N != nil) {
@@ -86,12 +89,12 @@ func checkScan(t *testing.T, req *Request, body []byte) {
 	}
 }
 
-func checkRewrite(t *testing.T, req *Request, body []byte) {
+func checkRewrite(t *testing.T, req *wire.Request, body []byte) {
 	t.Helper()
-	if same := req.AppendRewrite(nil, body, Mutation{}); !bytes.Equal(same, body) {
+	if same := AppendRewrite(nil, body, req, wire.Mutation{}); !bytes.Equal(same, body) {
 		t.Fatalf("no mutation gives %q for %q", same, body)
 	}
-	out := req.AppendRewrite(nil, body, Mutation{
+	out := AppendRewrite(nil, body, req, wire.Mutation{
 		Model: new("w"), MaxTokens: new(int64(5)), CacheSalt: new("z"), RemovePriority: true, InjectUsage: true,
 	})
 	want := decode(t, body)
@@ -102,7 +105,7 @@ func checkRewrite(t *testing.T, req *Request, body []byte) {
 			want[key] = json.Number("5")
 		}
 	}
-	if _, ok := want["max_completion_tokens"]; !ok || req.Operation == Completion {
+	if _, ok := want["max_completion_tokens"]; !ok || req.Operation == wire.Completion {
 		want["max_tokens"] = json.Number("5")
 	}
 	if options, _ := want["stream_options"].(map[string]any); req.Stream && options["include_usage"] != true {
@@ -119,7 +122,7 @@ func checkRewrite(t *testing.T, req *Request, body []byte) {
 	for _, key := range []string{"max_tokens", "max_completion_tokens"} {
 		// One that was 5 already keeps its spelling.
 		if n, ok := got[key].(json.Number); ok {
-			if v, ok := integer([]byte(n), maxInteger); ok && v == 5 {
+			if v, ok := jsonscan.Integer([]byte(n), maxInteger); ok && v == 5 {
 				got[key] = json.Number("5")
 			}
 		}
@@ -127,7 +130,7 @@ func checkRewrite(t *testing.T, req *Request, body []byte) {
 	if !reflect.DeepEqual(got, want) {
 		t.Fatalf("the rewrite %q of %q reads as %v, want %v", out, body, got, want)
 	}
-	var again Request
+	var again wire.Request
 	if err := Scan(&again, req.Operation, out); err != nil {
 		t.Fatalf("the rewrite %q is refused: %v", out, err)
 	}

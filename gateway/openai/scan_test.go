@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
 // summary is a Request in one comparable piece of text, what is absent left out.
-func summary(r *Request) string {
+func summary(r *wire.Request) string {
 	var b strings.Builder
 	add := func(name string, given bool, value any) {
 		if given {
@@ -40,13 +42,13 @@ func summary(r *Request) string {
 	add("modalities", r.Modalities != 0, r.Modalities.AppendNames(nil))
 	add("text", r.TextBytes != 0, r.TextBytes)
 	add("ids", r.TokenIDs != 0, r.TokenIDs)
-	add("prompts", r.Operation == Completion, r.PromptCount)
+	add("prompts", r.Operation == wire.Completion, r.PromptCount)
 	return strings.TrimSpace(b.String())
 }
 
 func TestScan(t *testing.T) {
-	var req Request // One Request for all, so that nothing is left of the last.
-	f := func(op Operation, body, want string) {
+	var req wire.Request // One Request for all, so that nothing is left of the last.
+	f := func(op wire.Operation, body, want string) {
 		t.Helper()
 		if err := Scan(&req, op, []byte(body)); err != nil {
 			t.Errorf("Scan(%s) fails: %v", body, err)
@@ -61,15 +63,15 @@ func TestScan(t *testing.T) {
 	}
 	chat := func(members, want string) {
 		t.Helper()
-		f(Chat, `{"model":"m","messages":[]`+members+`}`, "model=m"+want)
+		f(wire.Chat, `{"model":"m","messages":[]`+members+`}`, "model=m"+want)
 	}
 	messages := func(messages, want string) {
 		t.Helper()
-		f(Chat, `{"model":"m","messages":[`+messages+`]}`, "model=m"+want)
+		f(wire.Chat, `{"model":"m","messages":[`+messages+`]}`, "model=m"+want)
 	}
 	prompt := func(prompt, want string) {
 		t.Helper()
-		f(Completion, `{"model":"m","prompt":`+prompt+`}`, "model=m"+want)
+		f(wire.Completion, `{"model":"m","prompt":`+prompt+`}`, "model=m"+want)
 	}
 
 	// Fields.
@@ -94,7 +96,7 @@ func TestScan(t *testing.T) {
 	chat(`,"background":true,"previous_response_id":"r"`, "")
 
 	// Spellings.
-	f(Chat, " {\r\n\t\"mod\\u0065l\" : \"a\\u002fb\\n\\ud83d\\ude00\" , \"messages\" : [ ] } \n", "model=a/b\n😀")
+	f(wire.Chat, " {\r\n\t\"mod\\u0065l\" : \"a\\u002fb\\n\\ud83d\\ude00\" , \"messages\" : [ ] } \n", "model=a/b\n😀")
 	chat(`,"Model":5,"MODEL":"x","Stream":1`, "")
 	chat(`,"max_tokens":1e2`, " max=100")
 	chat(`,"max_tokens":100.0`, " max=100")
@@ -129,7 +131,7 @@ func TestScan(t *testing.T) {
 	chat(`,"prompt":5,"input":[5],"system":5`, "")
 
 	// The prompts of a completion.
-	f(Completion, `{"model":"m"}`, "model=m prompts=0")
+	f(wire.Completion, `{"model":"m"}`, "model=m prompts=0")
 	prompt(`null`, " prompts=0")
 	prompt(`"abc"`, " modalities=[text] text=3 prompts=1")
 	prompt(`""`, " prompts=1")
@@ -137,8 +139,8 @@ func TestScan(t *testing.T) {
 	prompt(`[]`, " prompts=0")
 	prompt(`[1,2, 3.0]`, " modalities=[text] ids=3 prompts=1")
 	prompt(`[[1,2],[],[3]]`, " modalities=[text] ids=3 prompts=3")
-	f(Completion, `{"model":"m","max_completion_tokens":7,"max_tokens":5,"messages":"unread","tools":5}`, "model=m max=5 prompts=0")
-	f(Completion, `{"model":"m","max_completion_tokens":7}`, "model=m max=7 prompts=0")
+	f(wire.Completion, `{"model":"m","max_completion_tokens":7,"max_tokens":5,"messages":"unread","tools":5}`, "model=m max=5 prompts=0")
+	f(wire.Completion, `{"model":"m","max_completion_tokens":7}`, "model=m max=7 prompts=0")
 }
 
 func TestScanRecordedRequests(t *testing.T) {
@@ -163,7 +165,7 @@ func TestScanRecordedRequests(t *testing.T) {
 			continue
 		}
 		seen++
-		var req Request
+		var req wire.Request
 		if err := Scan(&req, r.operation(), r.RequestBody); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -187,8 +189,8 @@ func TestScanRecordedRequests(t *testing.T) {
 func TestRequestChoices(t *testing.T) {
 	f := func(members string, want int64) {
 		t.Helper()
-		var req Request
-		if err := Scan(&req, Completion, []byte(`{"model":"m"`+members+`}`)); err != nil {
+		var req wire.Request
+		if err := Scan(&req, wire.Completion, []byte(`{"model":"m"`+members+`}`)); err != nil {
 			t.Fatal(err)
 		}
 		if got := req.Choices(); got != want {
@@ -205,14 +207,14 @@ func TestRequestChoices(t *testing.T) {
 func TestScanSizes(t *testing.T) {
 	f := func(body string, param string) {
 		t.Helper()
-		var req Request
+		var req wire.Request
 		if param == "" {
-			if err := Scan(&req, Chat, []byte(body)); err != nil {
+			if err := Scan(&req, wire.Chat, []byte(body)); err != nil {
 				t.Errorf("a body at the limit fails: %v", err)
 			}
 			return
 		}
-		if e := refusal(t, &req, Chat, body); e.Param != param {
+		if e := refusal(t, &req, wire.Chat, body); e.Param != param {
 			t.Errorf("a body over the limit gives %+v, want an error for %s", e, param)
 		}
 	}
@@ -234,38 +236,38 @@ func TestScanSizes(t *testing.T) {
 		return `{"model":"m","messages":[],"x":` + strings.Repeat("[", n-1) + strings.Repeat("]", n-1) + `}`
 	}
 	f(deep(128), "")
-	var req Request
-	if e := refusal(t, &req, Chat, deep(129)); e.Code != "invalid_json" {
+	var req wire.Request
+	if e := refusal(t, &req, wire.Chat, deep(129)); e.Code != "invalid_json" {
 		t.Errorf("129 levels give %+v", e)
 	}
 }
 
 // A Request must not hold on to the body or anything else of the last scan.
 func TestRequestReset(t *testing.T) {
-	var req Request
+	var req wire.Request
 	body := `{"model":"m","messages":[{"content":[{"type":"image_url"},"x"]}],"tools":[{"function":{"name":"f"}}],"stream":true,` +
 		`"stream_options":{"include_usage":true},"max_tokens":1,"n":1,"best_of":1,"user":"u","cache_salt":"s","priority":1}`
-	if err := Scan(&req, Chat, []byte(body)); err != nil {
+	if err := Scan(&req, wire.Chat, []byte(body)); err != nil {
 		t.Fatal(err)
 	}
 	req.Reset()
 	if got := summary(&req); got != "model=" {
 		t.Errorf("after a reset: %s", got)
 	}
-	if err := Scan(&req, Completion, []byte(`{"model":"m"}`)); err != nil {
+	if err := Scan(&req, wire.Completion, []byte(`{"model":"m"}`)); err != nil {
 		t.Fatal(err)
 	}
-	if got := string(req.AppendRewrite(nil, []byte(`{"model":"m"}`), Mutation{RemovePriority: true, RemoveCacheSalt: true})); got != `{"model":"m"}` {
+	if got := string(AppendRewrite(nil, []byte(`{"model":"m"}`), &req, wire.Mutation{RemovePriority: true, RemoveCacheSalt: true})); got != `{"model":"m"}` {
 		t.Errorf("a rewrite uses places of an older body: %s", got)
 	}
 }
 
 func TestScanFindsFeatures(t *testing.T) {
-	var req Request
-	chat := func(messages, members string, want Feature) {
+	var req wire.Request
+	chat := func(messages, members string, want wire.Feature) {
 		t.Helper()
 		body := `{"model":"m","messages":[` + messages + `]` + members + `}`
-		if err := Scan(&req, Chat, []byte(body)); err != nil {
+		if err := Scan(&req, wire.Chat, []byte(body)); err != nil {
 			t.Fatalf("Scan(%s) fails: %v", body, err)
 		}
 		if req.Features != want {
@@ -274,28 +276,28 @@ func TestScanFindsFeatures(t *testing.T) {
 	}
 	const user = `{"role":"user","content":"a"}`
 	chat(user, ``, 0)
-	chat(`{"role":"system","content":"a"},`+user, ``, SystemMessage)
-	chat(`{"role":"developer","content":"a"},`+user, ``, SystemMessage)
-	chat(`{"role":"s\u0079stem","content":"a"},`+user, ``, SystemMessage)
-	chat(user+`,{"role":"assistant","content":"b"}`, ``, Turns)
-	chat(`{"role":"user","content":[{"type":"text","text":"a"}]}`, ``, ContentParts)
+	chat(`{"role":"system","content":"a"},`+user, ``, wire.SystemMessage)
+	chat(`{"role":"developer","content":"a"},`+user, ``, wire.SystemMessage)
+	chat(`{"role":"s\u0079stem","content":"a"},`+user, ``, wire.SystemMessage)
+	chat(user+`,{"role":"assistant","content":"b"}`, ``, wire.Turns)
+	chat(`{"role":"user","content":[{"type":"text","text":"a"}]}`, ``, wire.ContentParts)
 	chat(user, `,"tools":[]`, 0)
-	chat(user, `,"tools":[{"type":"function","function":{"name":"f"}}]`, Tools)
-	chat(user+`,{"role":"assistant","content":null,"tool_calls":[]}`, ``, Turns|ToolCalls)
-	chat(user+`,{"role":"assistant","content":"b","tool_calls":null}`, ``, Turns)
-	chat(user+`,{"role":"tool","content":"b"}`, ``, Turns|ToolCalls)
-	chat(user+`,{"role":"assistant","content":"b","reasoning":"c"}`, ``, Turns|TemplateSettings)
-	chat(user, `,"chat_template_kwargs":{},"documents":null`, TemplateSettings)
-	chat(user, `,"documents":[]`, TemplateSettings)
-	chat(user, `,"reasoning_effort":"low"`, TemplateSettings)
-	chat(user, `,"continue_final_message":true`, PromptSettings)
-	chat(user, `,"add_generation_prompt":false`, PromptSettings)
-	chat(user, `,"add_special_tokens":true,"chat_template":null`, PromptSettings)
-	chat(user, `,"chat_template":"x"`, OwnTemplate)
-	if err := Scan(&req, Completion, []byte(`{"model":"m","prompt":"a","suffix":"b"}`)); err != nil || req.Features != PromptSettings {
-		t.Errorf("a completion has the features %b, %v, want %b", req.Features, err, PromptSettings)
+	chat(user, `,"tools":[{"type":"function","function":{"name":"f"}}]`, wire.Tools)
+	chat(user+`,{"role":"assistant","content":null,"tool_calls":[]}`, ``, wire.Turns|wire.ToolCalls)
+	chat(user+`,{"role":"assistant","content":"b","tool_calls":null}`, ``, wire.Turns)
+	chat(user+`,{"role":"tool","content":"b"}`, ``, wire.Turns|wire.ToolCalls)
+	chat(user+`,{"role":"assistant","content":"b","reasoning":"c"}`, ``, wire.Turns|wire.TemplateSettings)
+	chat(user, `,"chat_template_kwargs":{},"documents":null`, wire.TemplateSettings)
+	chat(user, `,"documents":[]`, wire.TemplateSettings)
+	chat(user, `,"reasoning_effort":"low"`, wire.TemplateSettings)
+	chat(user, `,"continue_final_message":true`, wire.PromptSettings)
+	chat(user, `,"add_generation_prompt":false`, wire.PromptSettings)
+	chat(user, `,"add_special_tokens":true,"chat_template":null`, wire.PromptSettings)
+	chat(user, `,"chat_template":"x"`, wire.OwnTemplate)
+	if err := Scan(&req, wire.Completion, []byte(`{"model":"m","prompt":"a","suffix":"b"}`)); err != nil || req.Features != wire.PromptSettings {
+		t.Errorf("a completion has the features %b, %v, want %b", req.Features, err, wire.PromptSettings)
 	}
-	if err := Scan(&req, Completion, []byte(`{"model":"m","prompt":"a"}`)); err != nil || req.Features != 0 {
+	if err := Scan(&req, wire.Completion, []byte(`{"model":"m","prompt":"a"}`)); err != nil || req.Features != 0 {
 		t.Errorf("a plain completion has the features %b, %v, want none", req.Features, err)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
 func BenchmarkScan(b *testing.B) {
@@ -16,11 +18,11 @@ func BenchmarkScan(b *testing.B) {
 				b.Fatal("the body is no JSON")
 			}
 			b.Run(fmt.Sprintf("%dKiB/%.5q", kib, text), func(b *testing.B) {
-				var req Request
+				var req wire.Request
 				b.SetBytes(int64(len(body)))
 				b.ReportAllocs()
 				for b.Loop() {
-					if err := Scan(&req, Chat, body); err != nil {
+					if err := Scan(&req, wire.Chat, body); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -9,22 +9,14 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/sluicegate/sluice/gateway/jsonscan"
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
-// String spells the flags, for test output.
-func (f Flags) String() string {
-	var names []string
-	for i, name := range []string{"first", "content", "usage", "usage-chunk", "finish", "done", "error", "malformed"} {
-		if f&(1<<i) != 0 {
-			names = append(names, name)
-		}
-	}
-	return strings.Join(names, "+")
-}
-
 func TestStreamRecordings(t *testing.T) {
-	known := func(in, out int64) Usage { return Usage{Input: in, Output: out, Known: true} }
-	f := func(name, flags string, usage Usage, complete bool, deltas int64) {
+	known := func(in, out int64) wire.Usage { return wire.Usage{Input: in, Output: out, Known: true} }
+	f := func(name, flags string, usage wire.Usage, complete bool, deltas int64) {
 		t.Run(name, func(t *testing.T) {
 			t.Helper()
 			r, ok := recordings(t)[name]
@@ -42,16 +34,16 @@ func TestStreamRecordings(t *testing.T) {
 			if s.Usage() != usage || s.Complete() != complete || s.ContentDeltas() != deltas {
 				t.Errorf("usage %+v, complete %v, %d deltas, want %+v, %v, %d", s.Usage(), s.Complete(), s.ContentDeltas(), usage, complete, deltas)
 			}
-			if !s.Seen().Has(Done | FirstToken | FinishReason) {
+			if !s.Seen().Has(wire.Done | wire.FirstToken | wire.FinishReason) {
 				t.Errorf("seen are %v", s.Seen())
 			}
 		})
 	}
-	f("chat_stream_nousage", " first+content content content content content content+finish done", Usage{}, false, 6)
+	f("chat_stream_nousage", " first+content content content content content content+finish done", wire.Usage{}, false, 6)
 	f("chat_stream_usage", " first+content content content content content content+finish usage+usage-chunk done", known(10, 6), true, 6)
 	f("chat_stream_continuous", "usage first+content+usage content+usage content+usage content+usage content+usage content+usage+finish usage+usage-chunk done",
 		known(10, 6), true, 6)
-	f("chat_n2_logprobs", "  first+content content content content+finish content content+finish done", Usage{}, false, 6)
+	f("chat_n2_logprobs", "  first+content content content content+finish content content+finish done", wire.Usage{}, false, 6)
 	f("completions_ids_stream", "first+content content content content+finish usage+usage-chunk done", known(4, 4), true, 4)
 }
 
@@ -130,7 +122,7 @@ func TestStreamObserve(t *testing.T) {
 
 func TestStreamLastValueWins(t *testing.T) {
 	var s Stream
-	f := func(usage string, want Usage, complete bool) {
+	f := func(usage string, want wire.Usage, complete bool) {
 		t.Helper()
 		s.Observe([]byte(usage))
 		if s.Usage() != want || s.Complete() != complete {
@@ -138,18 +130,18 @@ func TestStreamLastValueWins(t *testing.T) {
 		}
 	}
 	chunk := func(usage string) string { return `{"choices":[{"index":0}],"usage":` + usage + `}` }
-	f(`{"choices":[]}`, Usage{}, false)
+	f(`{"choices":[]}`, wire.Usage{}, false)
 	f(chunk(`{"prompt_tokens":10,"completion_tokens":0,"prompt_tokens_details":{"cached_tokens":8}}`),
-		Usage{Input: 10, Cached: 8, CachedKnown: true, Known: true}, false)
+		wire.Usage{Input: 10, Cached: 8, CachedKnown: true, Known: true}, false)
 	f(chunk(`{"prompt_tokens":10,"completion_tokens":5,"prompt_tokens_details":null,"completion_tokens_details":{"reasoning_tokens":2}}`),
-		Usage{Input: 10, Cached: 8, Output: 5, Reasoning: 2, CachedKnown: true, Known: true}, false)
-	f(chunk(`null`), Usage{Input: 10, Cached: 8, Output: 5, Reasoning: 2, CachedKnown: true, Known: true}, false)
-	f(chunk(`{"prompt_tokens":10,"completion_tokens":-5}`), Usage{Input: 10, Cached: 8, Output: 5, Reasoning: 2, CachedKnown: true, Known: true}, false)
+		wire.Usage{Input: 10, Cached: 8, Output: 5, Reasoning: 2, CachedKnown: true, Known: true}, false)
+	f(chunk(`null`), wire.Usage{Input: 10, Cached: 8, Output: 5, Reasoning: 2, CachedKnown: true, Known: true}, false)
+	f(chunk(`{"prompt_tokens":10,"completion_tokens":-5}`), wire.Usage{Input: 10, Cached: 8, Output: 5, Reasoning: 2, CachedKnown: true, Known: true}, false)
 	f(`{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":6,"prompt_tokens_details":{"cached_tokens":0}}}`,
-		Usage{Input: 10, Output: 6, Reasoning: 2, CachedKnown: true, Known: true}, true)
+		wire.Usage{Input: 10, Output: 6, Reasoning: 2, CachedKnown: true, Known: true}, true)
 	f(chunk(`{"prompt_tokens":10,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":9},"completion_tokens_details":{"reasoning_tokens":5}}`),
-		Usage{Input: 10, Cached: 9, Output: 7, Reasoning: 5, CachedKnown: true, Known: true}, false)
-	f(chunk(`{"prompt_tokens":8,"completion_tokens":4}`), Usage{Input: 8, Output: 4, Known: true}, false)
+		wire.Usage{Input: 10, Cached: 9, Output: 7, Reasoning: 5, CachedKnown: true, Known: true}, false)
+	f(chunk(`{"prompt_tokens":8,"completion_tokens":4}`), wire.Usage{Input: 8, Output: 4, Known: true}, false)
 	s.Reset()
 	if s != (Stream{}) {
 		t.Errorf("after a reset: %+v", s)
@@ -170,12 +162,12 @@ func TestStreamFirstTokenOnce(t *testing.T) {
 }
 
 // referenceChunk is what an event is by the standard library's reading.
-func referenceChunk(data []byte) (flags Flags, deltas int64, usage Usage) {
+func referenceChunk(data []byte) (flags wire.Flags, deltas int64, usage wire.Usage) {
 	var doc map[string]any
 	read := json.NewDecoder(bytes.NewReader(data))
 	read.UseNumber() // a float64 cannot hold each number
 	if err := read.Decode(&doc); err != nil || doc == nil || !json.Valid(data) {
-		return Malformed, 0, Usage{}
+		return wire.Malformed, 0, wire.Usage{}
 	}
 	str := func(v any) bool { s, ok := v.(string); return ok && s != "" }
 	choices, isArray := doc["choices"].([]any)
@@ -185,31 +177,31 @@ func referenceChunk(data []byte) (flags Flags, deltas int64, usage Usage) {
 		calls, _ := delta["tool_calls"].([]any)
 		if str(choice["text"]) || str(delta["content"]) || str(delta["reasoning"]) || str(delta["reasoning_content"]) ||
 			str(delta["refusal"]) || len(calls) > 0 {
-			flags |= Content
+			flags |= wire.Content
 			deltas++
 		}
 		if _, ok := choice["finish_reason"].(string); ok {
-			flags |= FinishReason
+			flags |= wire.FinishReason
 		}
 	}
 	if doc["error"] != nil || doc["object"] == "error" {
-		flags |= StreamError
+		flags |= wire.StreamError
 	}
 	if isArray && len(choices) == 0 && doc["usage"] != nil {
-		flags |= UsageChunk
+		flags |= wire.UsageChunk
 	}
 	if usage = referenceUsage(doc["usage"]); usage.Known {
-		flags |= HasUsage
+		flags |= wire.HasUsage
 	}
 	return flags, deltas, usage
 }
 
-func referenceUsage(v any) Usage {
+func referenceUsage(v any) wire.Usage {
 	doc, _ := v.(map[string]any)
 	count := func(v any) (int64, bool) {
 		text, _ := v.(json.Number)
 		n, ok := new(big.Rat).SetString(text.String())
-		if !ok || !n.IsInt() || n.Sign() < 0 || n.Cmp(big.NewRat(maxCount, 1)) > 0 {
+		if !ok || !n.IsInt() || n.Sign() < 0 || n.Cmp(big.NewRat(jsonscan.MaxCount, 1)) > 0 {
 			return 0, false
 		}
 		return n.Num().Int64(), true
@@ -221,9 +213,9 @@ func referenceUsage(v any) Usage {
 	in, okIn := count(doc["prompt_tokens"])
 	out, okOut := count(doc["completion_tokens"])
 	if !okIn || !okOut {
-		return Usage{}
+		return wire.Usage{}
 	}
-	u := Usage{Input: in, Output: out, Known: true}
+	u := wire.Usage{Input: in, Output: out, Known: true}
 	if n, ok := detail(doc["prompt_tokens_details"], "cached_tokens"); ok && n <= in {
 		u.Cached, u.CachedKnown = n, true
 	}
@@ -239,8 +231,8 @@ func checkObserve(t interface {
 }, data []byte) {
 	t.Helper()
 	want, deltas, usage := referenceChunk(data)
-	if want.Has(Content) {
-		want |= FirstToken
+	if want.Has(wire.Content) {
+		want |= wire.FirstToken
 	}
 	var s Stream
 	if got := s.Observe(data); got != want || s.ContentDeltas() != deltas || s.Usage() != usage {
@@ -349,12 +341,12 @@ func FuzzStream(f *testing.F) {
 		var s Stream
 		flags := s.Observe(data)
 		if !json.Valid(data) {
-			if flags&^(Malformed|Done) != 0 {
+			if flags&^(wire.Malformed|wire.Done) != 0 {
 				t.Fatalf("%q is no JSON but is %v", data, flags)
 			}
 			return
 		}
-		if flags.Has(Malformed) || flags.Has(Done) {
+		if flags.Has(wire.Malformed) || flags.Has(wire.Done) {
 			return // Not UTF-8, too deep, no object.
 		}
 		checkObserve(t, data)

@@ -1,117 +1,77 @@
 package openai
 
-import "fmt"
+import (
+	"fmt"
 
-// Usage is the token counts of an answer.
-type Usage struct {
-	// Input counts prompt tokens, cached ones included.
-	Input int64
-	// Cached counts prompt tokens read from the cache; it means something only
-	// when CachedKnown.
-	Cached int64
-	// Output counts generated tokens of all choices, reasoning included.
-	Output int64
-	// Reasoning counts the generated tokens that were reasoning, 0 when the
-	// worker does not say.
-	Reasoning int64
-	// CachedKnown is false when the worker did not say how many tokens were
-	// cached, which is not the same as none.
-	CachedKnown bool
-	// Known is true when both Input and Output were given and are sane.
-	Known bool
-}
-
-// maxCount bounds a token count: no answer comes near it, and sums of a few
-// cannot overflow.
-const maxCount = 1 << 40
-
-// Check returns u, or Usage that is not known if u cannot be true for an answer
-// of a model with a context of contextLen tokens (0: unknown) to that many
-// prompts and choices a prompt: each prompt, and each choice, fits the context.
-func (u Usage) Check(contextLen int64, prompts int, choices int64) Usage {
-	if !u.Known || contextLen <= 0 {
-		return u
-	}
-	over := func(n, parts int64) bool { return n > 0 && (n-1)/parts >= contextLen }
-	p, c := max(int64(prompts), 1), max(choices, 1)
-	if over(u.Input, p) || over(u.Output, p*c) {
-		return Usage{}
-	}
-	return u
-}
+	"github.com/sluicegate/sluice/gateway/jsonscan"
+	"github.com/sluicegate/sluice/gateway/wire"
+)
 
 // ReadUsage returns the usage of an answer that is not a stream; it is not
 // Known when the answer has none that is sane. The error says that the body is
 // not one JSON object; it does not quote the body.
-func ReadUsage(body []byte) (Usage, error) {
-	c := cursor{b: body, maxDepth: answerDepth}
-	c.document()
-	start, kind := c.i, c.peek()
-	var u Usage
+func ReadUsage(body []byte) (wire.Usage, error) {
+	c := reader{jsonscan.Cursor{B: body, MaxDepth: jsonscan.AnswerDepth}}
+	c.Document()
+	start, kind := c.I, c.Peek()
+	var u wire.Usage
 	if kind == '{' {
 		u = c.answer()
 	} else {
-		c.skip()
+		c.Skip()
 	}
-	c.finish()
-	if c.bad != faultNone {
-		return Usage{}, fmt.Errorf("cannot read usage: the answer is not valid JSON: %v (at byte %d)", c.bad, c.badAt)
+	c.Finish()
+	if c.Bad != jsonscan.FaultNone {
+		return wire.Usage{}, fmt.Errorf("cannot read usage: the answer is not valid JSON: %v (at byte %d)", c.Bad, c.BadAt)
 	}
 	if kind != '{' {
-		return Usage{}, fmt.Errorf("cannot read usage: the answer is %s, not an object", kindOf(body[start:]))
+		return wire.Usage{}, fmt.Errorf("cannot read usage: the answer is %s, not an object", jsonscan.KindOf(body[start:]))
 	}
 	return u, nil
 }
 
+// reader reads the answer of a worker.
+type reader struct{ jsonscan.Cursor }
+
 // answer reads the object of an answer that is not a stream.
-func (c *cursor) answer() Usage {
-	var u Usage
-	c.enter()
-	for key, ok := c.member(); ok; key, ok = c.member() {
-		if c.is(key, "usage") {
+func (c *reader) answer() wire.Usage {
+	var u wire.Usage
+	c.Enter()
+	for key, ok := c.Member(); ok; key, ok = c.Member() {
+		if c.Is(key, "usage") {
 			u = c.usage()
 		} else {
-			c.skip()
+			c.Skip()
 		}
 	}
 	return u
 }
 
-// is tells whether a key has the given name, which is plain ASCII.
-func (c *cursor) is(key token, name string) bool {
-	raw := c.b[key.start:key.end]
-	if !key.escaped {
-		return string(raw) == name
-	}
-	var buf [64]byte
-	return key.size == len(name) && string(appendUnescaped(buf[:0], raw)) == name
-}
-
 // usage reads a usage object; anything else is no usage.
-func (c *cursor) usage() Usage {
-	var u Usage
+func (c *reader) usage() wire.Usage {
+	var u wire.Usage
 	var input, output bool
-	if c.peek() != '{' {
-		c.skip()
+	if c.Peek() != '{' {
+		c.Skip()
 		return u
 	}
-	c.enter()
-	for key, ok := c.member(); ok; key, ok = c.member() {
+	c.Enter()
+	for key, ok := c.Member(); ok; key, ok = c.Member() {
 		switch {
-		case c.is(key, "prompt_tokens"):
-			u.Input, input = c.tokens()
-		case c.is(key, "completion_tokens"):
-			u.Output, output = c.tokens()
-		case c.is(key, "prompt_tokens_details"):
+		case c.Is(key, "prompt_tokens"):
+			u.Input, input = c.Count()
+		case c.Is(key, "completion_tokens"):
+			u.Output, output = c.Count()
+		case c.Is(key, "prompt_tokens_details"):
 			u.Cached, u.CachedKnown = c.detail("cached_tokens")
-		case c.is(key, "completion_tokens_details"):
+		case c.Is(key, "completion_tokens_details"):
 			u.Reasoning, _ = c.detail("reasoning_tokens")
 		default:
-			c.skip()
+			c.Skip()
 		}
 	}
 	if !input || !output {
-		return Usage{}
+		return wire.Usage{}
 	}
 	u.Known = true
 	if u.Cached > u.Input {
@@ -123,27 +83,18 @@ func (c *cursor) usage() Usage {
 	return u
 }
 
-// tokens reads a count; it reports false for null and for what cannot be one.
-func (c *cursor) tokens() (int64, bool) {
-	if ch := c.peek(); ch == '-' || ch >= '0' && ch <= '9' {
-		return integer(c.number(), maxCount)
-	}
-	c.skip()
-	return 0, false
-}
-
 // detail reads one count of an object of details.
-func (c *cursor) detail(name string) (n int64, known bool) {
-	if c.peek() != '{' {
-		c.skip()
+func (c *reader) detail(name string) (n int64, known bool) {
+	if c.Peek() != '{' {
+		c.Skip()
 		return 0, false
 	}
-	c.enter()
-	for key, ok := c.member(); ok; key, ok = c.member() {
-		if c.is(key, name) {
-			n, known = c.tokens()
+	c.Enter()
+	for key, ok := c.Member(); ok; key, ok = c.Member() {
+		if c.Is(key, name) {
+			n, known = c.Count()
 		} else {
-			c.skip()
+			c.Skip()
 		}
 	}
 	return n, known

@@ -3,13 +3,15 @@ package openai
 import (
 	"strings"
 	"testing"
+
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
 func TestReadUsageRecordings(t *testing.T) {
 	f := func(name string, in, out int64) {
 		t.Helper()
 		got, err := ReadUsage([]byte(recordings(t)[name].ResponseBody))
-		if want := (Usage{Input: in, Output: out, Known: true}); err != nil || got != want {
+		if want := (wire.Usage{Input: in, Output: out, Known: true}); err != nil || got != want {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, want)
 		}
 	}
@@ -20,39 +22,39 @@ func TestReadUsageRecordings(t *testing.T) {
 }
 
 func TestReadUsage(t *testing.T) {
-	f := func(body string, want Usage) {
+	f := func(body string, want wire.Usage) {
 		t.Helper()
 		if got, err := ReadUsage([]byte(body)); err != nil || got != want {
 			t.Errorf("ReadUsage(%s) = %+v, %v, want %+v", body, got, err, want)
 		}
 	}
-	usage := func(usage string, want Usage) {
+	usage := func(usage string, want wire.Usage) {
 		t.Helper()
 		f(`{"choices":[{"usage":{"prompt_tokens":9,"completion_tokens":9}}],"us\u0061ge":`+usage+`,"x":1}`, want)
 	}
-	f(`{}`, Usage{})
-	f(` {"usage":null} `, Usage{})
-	usage(`null`, Usage{})
-	usage(`"many"`, Usage{})
-	usage(`[]`, Usage{})
-	usage(`{}`, Usage{})
-	usage(`{"prompt_tokens":1}`, Usage{})
-	usage(`{"completion_tokens":1}`, Usage{})
-	usage(`{"prompt_tokens":1,"completion_tokens":null}`, Usage{})
-	usage(`{"prompt_tokens":-1,"completion_tokens":1}`, Usage{})
-	usage(`{"prompt_tokens":1,"completion_tokens":1.5}`, Usage{})
-	usage(`{"prompt_tokens":"1","completion_tokens":1}`, Usage{})
-	usage(`{"prompt_tokens":1e300,"completion_tokens":1}`, Usage{})
-	usage(`{"prompt_tokens":0,"completion_tokens":0}`, Usage{Known: true})
-	usage(`{"prompt_tokens":10,"completion_tokens":2,"prompt_tokens_details":null,"completion_tokens_details":null}`, Usage{Input: 10, Output: 2, Known: true})
-	usage(`{"prompt_tokens":10,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":null}}`, Usage{Input: 10, Output: 2, Known: true})
-	usage(`{"prompt_tokens":10,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":0}}`, Usage{Input: 10, Output: 2, CachedKnown: true, Known: true})
-	usage(`{"prompt_tokens_details":{"x":[],"cached_tokens":10},"prompt_tokens":10,"completion_tokens":2}`, Usage{Input: 10, Cached: 10, Output: 2, CachedKnown: true, Known: true})
-	usage(`{"prompt_tokens":10,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":11}}`, Usage{Input: 10, Output: 2, Known: true})
-	usage(`{"prompt_tokens":10,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":-1}}`, Usage{Input: 10, Output: 2, Known: true})
-	usage(`{"prompt_tokens":10,"completion_tokens":2,"completion_tokens_details":{"reasoning_tokens":2}}`, Usage{Input: 10, Output: 2, Reasoning: 2, Known: true})
-	usage(`{"prompt_tokens":10,"completion_tokens":2,"completion_tokens_details":{"reasoning_tokens":3}}`, Usage{Input: 10, Output: 2, Known: true})
-	usage(`{"prompt_tokens":1,"completion_tokens":1,"prompt_tokens":5}`, Usage{Input: 5, Output: 1, Known: true})
+	f(`{}`, wire.Usage{})
+	f(` {"usage":null} `, wire.Usage{})
+	usage(`null`, wire.Usage{})
+	usage(`"many"`, wire.Usage{})
+	usage(`[]`, wire.Usage{})
+	usage(`{}`, wire.Usage{})
+	usage(`{"prompt_tokens":1}`, wire.Usage{})
+	usage(`{"completion_tokens":1}`, wire.Usage{})
+	usage(`{"prompt_tokens":1,"completion_tokens":null}`, wire.Usage{})
+	usage(`{"prompt_tokens":-1,"completion_tokens":1}`, wire.Usage{})
+	usage(`{"prompt_tokens":1,"completion_tokens":1.5}`, wire.Usage{})
+	usage(`{"prompt_tokens":"1","completion_tokens":1}`, wire.Usage{})
+	usage(`{"prompt_tokens":1e300,"completion_tokens":1}`, wire.Usage{})
+	usage(`{"prompt_tokens":0,"completion_tokens":0}`, wire.Usage{Known: true})
+	usage(`{"prompt_tokens":10,"completion_tokens":2,"prompt_tokens_details":null,"completion_tokens_details":null}`, wire.Usage{Input: 10, Output: 2, Known: true})
+	usage(`{"prompt_tokens":10,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":null}}`, wire.Usage{Input: 10, Output: 2, Known: true})
+	usage(`{"prompt_tokens":10,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":0}}`, wire.Usage{Input: 10, Output: 2, CachedKnown: true, Known: true})
+	usage(`{"prompt_tokens_details":{"x":[],"cached_tokens":10},"prompt_tokens":10,"completion_tokens":2}`, wire.Usage{Input: 10, Cached: 10, Output: 2, CachedKnown: true, Known: true})
+	usage(`{"prompt_tokens":10,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":11}}`, wire.Usage{Input: 10, Output: 2, Known: true})
+	usage(`{"prompt_tokens":10,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":-1}}`, wire.Usage{Input: 10, Output: 2, Known: true})
+	usage(`{"prompt_tokens":10,"completion_tokens":2,"completion_tokens_details":{"reasoning_tokens":2}}`, wire.Usage{Input: 10, Output: 2, Reasoning: 2, Known: true})
+	usage(`{"prompt_tokens":10,"completion_tokens":2,"completion_tokens_details":{"reasoning_tokens":3}}`, wire.Usage{Input: 10, Output: 2, Known: true})
+	usage(`{"prompt_tokens":1,"completion_tokens":1,"prompt_tokens":5}`, wire.Usage{Input: 5, Output: 1, Known: true})
 }
 
 func TestReadUsageErrors(t *testing.T) {
@@ -73,10 +75,10 @@ func TestReadUsageErrors(t *testing.T) {
 }
 
 func TestUsageCheck(t *testing.T) {
-	f := func(u Usage, contextLen int64, prompts int, choices int64, ok bool) {
+	f := func(u wire.Usage, contextLen int64, prompts int, choices int64, ok bool) {
 		t.Helper()
 		u.Known = true
-		want := Usage{}
+		want := wire.Usage{}
 		if ok {
 			want = u
 		}
@@ -84,19 +86,19 @@ func TestUsageCheck(t *testing.T) {
 			t.Errorf("%+v checked against %d tokens, %d prompts and %d choices is %+v", u, contextLen, prompts, choices, got)
 		}
 	}
-	f(Usage{Input: 100, Output: 100}, 100, 1, 1, true)
-	f(Usage{Input: 101}, 100, 1, 1, false)
-	f(Usage{Output: 101}, 100, 1, 1, false)
-	f(Usage{Input: 101}, 100, 1, 5, false)
-	f(Usage{Output: 500}, 100, 1, 5, true)
-	f(Usage{Output: 501}, 100, 1, 5, false)
-	f(Usage{Input: 200, Output: 1000}, 100, 2, 5, true)
-	f(Usage{Input: 201}, 100, 2, 5, false)
-	f(Usage{Output: 1001}, 100, 2, 5, false)
-	f(Usage{Input: 5}, 100, 0, 0, true)
-	f(Usage{Input: 1 << 40, Output: 1 << 40}, 0, 1, 1, true)
-	f(Usage{Output: 1 << 40}, 1<<31, 1<<20, 1<<31-1, true)
-	if got := (Usage{Input: 5}).Check(100, 1, 1); got != (Usage{Input: 5}) {
+	f(wire.Usage{Input: 100, Output: 100}, 100, 1, 1, true)
+	f(wire.Usage{Input: 101}, 100, 1, 1, false)
+	f(wire.Usage{Output: 101}, 100, 1, 1, false)
+	f(wire.Usage{Input: 101}, 100, 1, 5, false)
+	f(wire.Usage{Output: 500}, 100, 1, 5, true)
+	f(wire.Usage{Output: 501}, 100, 1, 5, false)
+	f(wire.Usage{Input: 200, Output: 1000}, 100, 2, 5, true)
+	f(wire.Usage{Input: 201}, 100, 2, 5, false)
+	f(wire.Usage{Output: 1001}, 100, 2, 5, false)
+	f(wire.Usage{Input: 5}, 100, 0, 0, true)
+	f(wire.Usage{Input: 1 << 40, Output: 1 << 40}, 0, 1, 1, true)
+	f(wire.Usage{Output: 1 << 40}, 1<<31, 1<<20, 1<<31-1, true)
+	if got := (wire.Usage{Input: 5}).Check(100, 1, 1); got != (wire.Usage{Input: 5}) {
 		t.Errorf("usage that is not known becomes %+v", got)
 	}
 }

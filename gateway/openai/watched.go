@@ -1,5 +1,7 @@
 package openai
 
+import "github.com/sluicegate/sluice/gateway/jsonscan"
+
 // watched is a set of names that must occur once in an object inside a prompt:
 // what the gateway counts and labels must be what the worker reads.
 type watched uint8
@@ -51,14 +53,14 @@ func (w watched) String() string {
 // watch returns the string of a member's key and what it is among the watched
 // names, also being one that only this object has; it refuses the second of a
 // name.
-func (s *scanner) watch(seen *watched, key token, also watched) (name []byte, w watched) {
+func (s *scanner) watch(seen *watched, key jsonscan.Token, also watched) (name []byte, w watched) {
 	name = s.name(key)
 	w = watchedOf(name)
 	if also != 0 && string(name) == also.String() {
 		w = also
 	}
 	if *seen&w != 0 && s.err == nil {
-		s.refuse(errDuplicate(s.at.with(w.String())))
+		s.refuse(errDuplicate(s.at.With(w.String())))
 	}
 	*seen |= w
 	return name, w
@@ -66,11 +68,11 @@ func (s *scanner) watch(seen *watched, key token, also watched) (name []byte, w 
 
 // walk passes over a value inside a prompt of which nothing else is read.
 func (s *scanner) walk() {
-	switch s.peek() {
+	switch s.Peek() {
 	case '{':
 		var seen watched
-		s.enter()
-		for key, ok := s.member(); ok; key, ok = s.member() {
+		s.Enter()
+		for key, ok := s.Member(); ok; key, ok = s.Member() {
 			w := watchedOf(s.name(key))
 			if seen&w != 0 && s.err == nil {
 				s.refuse(errDuplicateInside(s.at.String(), w))
@@ -79,11 +81,11 @@ func (s *scanner) walk() {
 			s.walk()
 		}
 	case '[':
-		s.enter()
-		for s.element() {
+		s.Enter()
+		for s.Element() {
 			s.walk()
 		}
 	default:
-		s.skip()
+		s.Skip()
 	}
 }

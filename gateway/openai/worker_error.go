@@ -5,6 +5,9 @@ import (
 	"net/http"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/sluicegate/sluice/gateway/jsonscan"
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
 const (
@@ -14,62 +17,9 @@ const (
 	maxParam = 256
 )
 
-// Cause is what a worker's error means for the gateway.
-type Cause uint8
-
-const (
-	// CauseFault is a fault of the worker or of the link to it.
-	CauseFault Cause = iota + 1
-	// CauseRequest is a request that the worker judged invalid.
-	CauseRequest
-	// CauseContext is an input longer than the model's context.
-	CauseContext
-	// CauseStaleModel is a worker that does not serve a model it should.
-	CauseStaleModel
-	// CauseNoEndpoint is a worker without the endpoint.
-	CauseNoEndpoint
-	// CauseCredential is a worker that refused the gateway's own key.
-	CauseCredential
-	// CauseSaturated is a worker that has no room now: another may have.
-	CauseSaturated
-)
-
-// String names the cause.
-func (c Cause) String() string {
-	switch c {
-	case CauseFault:
-		return "fault"
-	case CauseRequest:
-		return "request"
-	case CauseContext:
-		return "context"
-	case CauseStaleModel:
-		return "stale_model"
-	case CauseNoEndpoint:
-		return "no_endpoint"
-	case CauseCredential:
-		return "credential"
-	case CauseSaturated:
-		return "saturated"
-	}
-	return "unknown"
-}
-
-// WorkerError is a worker's error answer, rebuilt for the client.
-type WorkerError struct {
-	// Status is the HTTP status for the client.
-	Status int
-	// Cause is what the error means.
-	Cause Cause
-	// Body is the content for the client. Only with CauseRequest and
-	// CauseContext it can hold words of the worker, which quote the client's
-	// own input: it must not be logged.
-	Body ErrorBody
-}
-
 // MapWorkerError rebuilds the error answer of a worker: any status but a
 // success. The body may be of any kind, cut off, or missing.
-func MapWorkerError(status int, body []byte) WorkerError {
+func MapWorkerError(status int, body []byte) wire.WorkerError {
 	switch status {
 	case http.StatusBadRequest:
 		return requestError(parseWorkerError(body), true)
@@ -78,53 +28,53 @@ func MapWorkerError(status int, body []byte) WorkerError {
 		// its code whatever the status.
 		return requestError(parseWorkerError(body), false)
 	case http.StatusRequestEntityTooLarge:
-		return WorkerError{
-			Status: http.StatusRequestEntityTooLarge, Cause: CauseRequest,
-			Body: ErrorBody{Message: "The request is too large for the model's server.", Type: typeInvalid, Code: "request_too_large"},
+		return wire.WorkerError{
+			Status: http.StatusRequestEntityTooLarge, Cause: wire.CauseRequest,
+			Body: wire.ErrorBody{Message: "The request is too large for the model's server.", Type: wire.TypeInvalid, Code: "request_too_large"},
 		}
 	case http.StatusNotFound:
 		return notFound(parseWorkerError(body))
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return upstreamError(CauseCredential)
+		return upstreamError(wire.CauseCredential)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		return WorkerError{
-			Status: http.StatusServiceUnavailable, Cause: CauseSaturated,
-			Body: ErrorBody{Message: "The model is overloaded. Retry after a while.", Type: typeServer, Code: "overloaded"},
+		return wire.WorkerError{
+			Status: http.StatusServiceUnavailable, Cause: wire.CauseSaturated,
+			Body: wire.ErrorBody{Message: "The model is overloaded. Retry after a while.", Type: wire.TypeServer, Code: "overloaded"},
 		}
 	}
-	return upstreamError(CauseFault)
+	return upstreamError(wire.CauseFault)
 }
 
 // MapStreamError rebuilds an error that a worker sent inside a stream, given
 // the data of its event. Its Status is what an answer would have had; the
 // stream's own status is long sent.
-func MapStreamError(data []byte) WorkerError {
+func MapStreamError(data []byte) wire.WorkerError {
 	w := parseWorkerError(data)
 	if w.status == http.StatusBadRequest || w.aboutContext() {
 		return requestError(w, w.status == http.StatusBadRequest)
 	}
-	return upstreamError(CauseFault)
+	return upstreamError(wire.CauseFault)
 }
 
-func upstreamError(cause Cause) WorkerError {
-	return WorkerError{
+func upstreamError(cause wire.Cause) wire.WorkerError {
+	return wire.WorkerError{
 		Status: http.StatusBadGateway, Cause: cause,
-		Body: ErrorBody{Message: "The model's server failed. Retry the request.", Type: typeServer, Code: "upstream_error"},
+		Body: wire.ErrorBody{Message: "The model's server failed. Retry the request.", Type: wire.TypeServer, Code: "upstream_error"},
 	}
 }
 
 // requestError tells of a request that the worker refused; in its words where they
 // are of a 400, and otherwise in the gateway's own.
-func requestError(w workerError, words bool) WorkerError {
-	e := WorkerError{
-		Status: http.StatusBadRequest, Cause: CauseRequest,
-		Body: ErrorBody{
+func requestError(w workerError, words bool) wire.WorkerError {
+	e := wire.WorkerError{
+		Status: http.StatusBadRequest, Cause: wire.CauseRequest,
+		Body: wire.ErrorBody{
 			Message: "The model's server refused the request as invalid.",
-			Type:    typeInvalid, Param: w.clientParam(), Code: "invalid_request",
+			Type:    wire.TypeInvalid, Param: w.clientParam(), Code: "invalid_request",
 		},
 	}
 	if w.aboutContext() {
-		e.Cause = CauseContext
+		e.Cause = wire.CauseContext
 		e.Body.Message = "The input is longer than the model's context. Shorten it, or ask for less output."
 		e.Body.Param, e.Body.Code = "", "context_length_exceeded"
 	}
@@ -137,15 +87,15 @@ func requestError(w workerError, words bool) WorkerError {
 // notFound tells the two 404 of a worker apart. A model it does not know comes
 // in an error object; the gateway had checked the model, so the worker's set is
 // stale. A route it does not have has no such object.
-func notFound(w workerError) WorkerError {
+func notFound(w workerError) wire.WorkerError {
 	if w.isError {
-		return upstreamError(CauseStaleModel)
+		return upstreamError(wire.CauseStaleModel)
 	}
-	return WorkerError{
-		Status: http.StatusNotFound, Cause: CauseNoEndpoint,
-		Body: ErrorBody{
+	return wire.WorkerError{
+		Status: http.StatusNotFound, Cause: wire.CauseNoEndpoint,
+		Body: wire.ErrorBody{
 			Message: "The model does not offer this endpoint. Use another endpoint or model.",
-			Type:    typeInvalid, Code: "endpoint_not_supported",
+			Type:    wire.TypeInvalid, Code: "endpoint_not_supported",
 		},
 	}
 }
@@ -180,20 +130,20 @@ func (w workerError) clientParam() string {
 // parseWorkerError reads what there is of an error object, nested as vLLM sends
 // it now, or flat as it did. A body cut off or not JSON gives what was read.
 func parseWorkerError(body []byte) workerError {
-	c := cursor{b: bytes.TrimSpace(body), maxDepth: answerDepth}
+	c := reader{jsonscan.Cursor{B: bytes.TrimSpace(body), MaxDepth: jsonscan.AnswerDepth}}
 	var w, flat workerError
-	if c.peek() != '{' {
+	if c.Peek() != '{' {
 		return w
 	}
-	c.enter()
-	for key, ok := c.member(); ok; key, ok = c.member() {
+	c.Enter()
+	for key, ok := c.Member(); ok; key, ok = c.Member() {
 		switch {
-		case c.is(key, "error") && c.peek() == '{':
+		case c.Is(key, "error") && c.Peek() == '{':
 			w = c.errorObject()
-		case c.is(key, "error") && c.peek() == '"':
-			w = workerError{isError: true, message: c.words()}
-		case c.is(key, "object"):
-			flat.isError = c.textIs("error")
+		case c.Is(key, "error") && c.Peek() == '"':
+			w = workerError{isError: true, message: c.Words()}
+		case c.Is(key, "object"):
+			flat.isError = c.TextIs("error")
 		default:
 			c.errorMember(&flat, key)
 		}
@@ -204,39 +154,26 @@ func parseWorkerError(body []byte) workerError {
 	return w
 }
 
-func (c *cursor) errorObject() workerError {
+func (c *reader) errorObject() workerError {
 	w := workerError{isError: true}
-	c.enter()
-	for key, ok := c.member(); ok; key, ok = c.member() {
+	c.Enter()
+	for key, ok := c.Member(); ok; key, ok = c.Member() {
 		c.errorMember(&w, key)
 	}
 	return w
 }
 
-func (c *cursor) errorMember(w *workerError, key token) {
+func (c *reader) errorMember(w *workerError, key jsonscan.Token) {
 	switch {
-	case c.is(key, "message"):
-		w.message = c.words()
-	case c.is(key, "param"):
-		w.param = c.words()
-	case c.is(key, "code"):
-		w.status, _ = c.tokens()
+	case c.Is(key, "message"):
+		w.message = c.Words()
+	case c.Is(key, "param"):
+		w.param = c.Words()
+	case c.Is(key, "code"):
+		w.status, _ = c.Count()
 	default:
-		c.skip()
+		c.Skip()
 	}
-}
-
-// words reads a string; anything else is none.
-func (c *cursor) words() string {
-	if c.peek() != '"' {
-		c.skip()
-		return ""
-	}
-	t := c.str()
-	if c.bad != faultNone {
-		return ""
-	}
-	return string(appendUnescaped(nil, c.b[t.start:t.end]))
 }
 
 // cutText cuts s to at most n bytes, between characters.

@@ -5,12 +5,14 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
 var (
-	failed = ErrorBody{Message: "The model's server failed. Retry the request.", Type: "server_error", Code: "upstream_error"}
-	full   = ErrorBody{Message: "The model is overloaded. Retry after a while.", Type: "server_error", Code: "overloaded"}
-	noPath = ErrorBody{
+	failed = wire.ErrorBody{Message: "The model's server failed. Retry the request.", Type: "server_error", Code: "upstream_error"}
+	full   = wire.ErrorBody{Message: "The model is overloaded. Retry after a while.", Type: "server_error", Code: "overloaded"}
+	noPath = wire.ErrorBody{
 		Message: "The model does not offer this endpoint. Use another endpoint or model.",
 		Type:    "invalid_request_error", Code: "endpoint_not_supported",
 	}
@@ -18,12 +20,12 @@ var (
 
 const refusedText = "The model's server refused the request as invalid."
 
-func refused(message, param string) ErrorBody {
-	return ErrorBody{Message: message, Type: "invalid_request_error", Param: param, Code: "invalid_request"}
+func refused(message, param string) wire.ErrorBody {
+	return wire.ErrorBody{Message: message, Type: "invalid_request_error", Param: param, Code: "invalid_request"}
 }
 
 func TestMapWorkerErrorRecordings(t *testing.T) {
-	f := func(name string, want WorkerError) {
+	f := func(name string, want wire.WorkerError) {
 		t.Helper()
 		r, ok := recordings(t)[name]
 		if !ok {
@@ -33,18 +35,18 @@ func TestMapWorkerErrorRecordings(t *testing.T) {
 			t.Errorf("%s:\n got %+v\nwant %+v", name, got, want)
 		}
 	}
-	f("err_model", WorkerError{Status: 502, Cause: CauseStaleModel, Body: failed})
-	f("err_messages_model", WorkerError{Status: 502, Cause: CauseStaleModel, Body: failed})
-	f("embeddings", WorkerError{Status: 404, Cause: CauseNoEndpoint, Body: noPath})
-	f("err_badjson", WorkerError{Status: 400, Cause: CauseRequest, Body: refused(
+	f("err_model", wire.WorkerError{Status: 502, Cause: wire.CauseStaleModel, Body: failed})
+	f("err_messages_model", wire.WorkerError{Status: 502, Cause: wire.CauseStaleModel, Body: failed})
+	f("embeddings", wire.WorkerError{Status: 404, Cause: wire.CauseNoEndpoint, Body: noPath})
+	f("err_badjson", wire.WorkerError{Status: 400, Cause: wire.CauseRequest, Body: refused(
 		"1 validation error:\n  {'type': 'json_invalid', 'loc': 'body.9', 'msg': 'JSON decode error', 'input': '<dict of 0 items>', 'ctx': {'error': 'Expecting value'}}", "")})
-	f("err_missing", WorkerError{Status: 400, Cause: CauseRequest, Body: refused(
+	f("err_missing", wire.WorkerError{Status: 400, Cause: wire.CauseRequest, Body: refused(
 		"1 validation error:\n  {'type': 'missing', 'loc': 'body.messages', 'msg': 'Field required', 'input': '<dict of 1 items>'}", "messages")})
-	f("err_type", WorkerError{Status: 400, Cause: CauseRequest, Body: refused(
+	f("err_type", wire.WorkerError{Status: 400, Cause: wire.CauseRequest, Body: refused(
 		"1 validation error:\n  {'type': 'float_parsing', 'loc': 'body.temperature', 'msg': 'Input should be a valid number, unable to parse string as a number', 'input': 'hot'}", "temperature")})
-	f("chat_tools_stream", WorkerError{Status: 400, Cause: CauseRequest, Body: refused(
+	f("chat_tools_stream", wire.WorkerError{Status: 400, Cause: wire.CauseRequest, Body: refused(
 		`"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set`, "")})
-	f("err_toolong", WorkerError{Status: 400, Cause: CauseContext, Body: ErrorBody{
+	f("err_toolong", wire.WorkerError{Status: 400, Cause: wire.CauseContext, Body: wire.ErrorBody{
 		Message: "This model's maximum context length is 8192 tokens. However, your prompt contains at least 8193 input tokens, " +
 			"which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=8193)",
 		Type: "invalid_request_error", Code: "context_length_exceeded",
@@ -61,7 +63,7 @@ func TestMapWorkerErrorStatuses(t *testing.T) {
 		`{"detail":"` + secret + `"}`, `{"detail":[{"loc":["body","n"],"msg":"` + secret + `"}]}`, `{"object":"error","message":"` + secret + `"}`,
 		`<html>` + secret, `"` + secret, `{"error":"` + secret + `"}`, `[]`, `null`, "{\"error\":{\"message\":\"" + secret + "\xff",
 	}
-	f := func(status int, want WorkerError) {
+	f := func(status int, want wire.WorkerError) {
 		t.Helper()
 		for _, body := range bodies {
 			got := MapWorkerError(status, []byte(body))
@@ -70,33 +72,33 @@ func TestMapWorkerErrorStatuses(t *testing.T) {
 			}
 		}
 	}
-	invalid := WorkerError{Status: 400, Cause: CauseRequest, Body: refused(refusedText, "")}
+	invalid := wire.WorkerError{Status: 400, Cause: wire.CauseRequest, Body: refused(refusedText, "")}
 	for _, status := range []int{408, 409, 422} {
 		f(status, invalid)
 	}
 	for _, status := range []int{401, 403} {
-		f(status, WorkerError{Status: 502, Cause: CauseCredential, Body: failed})
+		f(status, wire.WorkerError{Status: 502, Cause: wire.CauseCredential, Body: failed})
 	}
 	for _, status := range []int{429, 503} {
-		f(status, WorkerError{Status: 503, Cause: CauseSaturated, Body: full})
+		f(status, wire.WorkerError{Status: 503, Cause: wire.CauseSaturated, Body: full})
 	}
 	for _, status := range []int{0, 100, 204, 301, 302, 307, 402, 405, 406, 411, 415, 417, 418, 431, 500, 501, 502, 504, 505, 599} {
-		f(status, WorkerError{Status: 502, Cause: CauseFault, Body: failed})
+		f(status, wire.WorkerError{Status: 502, Cause: wire.CauseFault, Body: failed})
 	}
-	f(413, WorkerError{Status: 413, Cause: CauseRequest, Body: ErrorBody{
+	f(413, wire.WorkerError{Status: 413, Cause: wire.CauseRequest, Body: wire.ErrorBody{
 		Message: "The request is too large for the model's server.", Type: "invalid_request_error", Code: "request_too_large",
 	}})
 }
 
 func TestMapWorkerErrorTexts(t *testing.T) {
-	f := func(status int, body string, want ErrorBody) {
+	f := func(status int, body string, want wire.ErrorBody) {
 		t.Helper()
 		if got := MapWorkerError(status, []byte(body)); got.Body != want {
 			t.Errorf("status %d with %s\n got %+v\nwant %+v", status, body, got.Body, want)
 		}
 	}
-	context := func(message string) ErrorBody {
-		return ErrorBody{Message: message, Type: "invalid_request_error", Code: "context_length_exceeded"}
+	context := func(message string) wire.ErrorBody {
+		return wire.ErrorBody{Message: message, Type: "invalid_request_error", Code: "context_length_exceeded"}
 	}
 	f(400, `{"err\u006fr":{"code":400,"param":"body.tools","message":"a\u0062c"}}`, refused("abc", "tools"))
 	f(400, `{"error":{"message":"abc","param":"body.messages.0.content"}}`, refused("abc", "messages.0.content"))
@@ -125,31 +127,31 @@ func TestMapWorkerErrorTexts(t *testing.T) {
 }
 
 func TestMapStreamError(t *testing.T) {
-	f := func(data string, want WorkerError) {
+	f := func(data string, want wire.WorkerError) {
 		t.Helper()
 		if got := MapStreamError([]byte(data)); got != want {
 			t.Errorf("%s\n got %+v\nwant %+v", data, got, want)
 		}
 	}
-	fault := WorkerError{Status: 502, Cause: CauseFault, Body: failed}
+	fault := wire.WorkerError{Status: 502, Cause: wire.CauseFault, Body: failed}
 	f(`{"error":{"message":"CUDA out of memory at /opt","type":"InternalServerError","param":null,"code":500}}`, fault)
 	f(`{"error":{"message":"x"}}`, fault)
 	f(`{"error":"x"}`, fault)
 	f(`{"error":`, fault)
 	f(``, fault)
 	f(`{"object":"error","message":"x","code":500}`, fault)
-	f(`{"error":{"message":"bad","code":400,"param":"body.n"}}`, WorkerError{Status: 400, Cause: CauseRequest, Body: refused("bad", "n")})
-	f(`{"error":{"message":"maximum context length","code":500}}`, WorkerError{Status: 400, Cause: CauseContext, Body: ErrorBody{
+	f(`{"error":{"message":"bad","code":400,"param":"body.n"}}`, wire.WorkerError{Status: 400, Cause: wire.CauseRequest, Body: refused("bad", "n")})
+	f(`{"error":{"message":"maximum context length","code":500}}`, wire.WorkerError{Status: 400, Cause: wire.CauseContext, Body: wire.ErrorBody{
 		Message: ownWordsOnContext, Type: "invalid_request_error", Code: "context_length_exceeded",
 	}})
 }
 
 func TestCauseNames(t *testing.T) {
 	names := map[string]bool{}
-	for c := Cause(0); c <= CauseSaturated; c++ {
+	for c := wire.Cause(0); c <= wire.CauseSaturated; c++ {
 		names[c.String()] = true
 	}
-	if len(names) != int(CauseSaturated)+1 {
+	if len(names) != int(wire.CauseSaturated)+1 {
 		t.Errorf("the causes' names are not distinct: %v", names)
 	}
 }
@@ -165,10 +167,10 @@ func FuzzMapWorkerError(f *testing.F) {
 	f.Add(400, []byte(`{"object":"error","message":"\ud800","param":"body.x"}`))
 	f.Fuzz(func(t *testing.T, status int, body []byte) {
 		mapped := MapWorkerError(status, body)
-		if status != 400 && mapped.Status == 400 && mapped.Cause == CauseRequest && mapped.Body.Message != refusedText {
+		if status != 400 && mapped.Status == 400 && mapped.Cause == wire.CauseRequest && mapped.Body.Message != refusedText {
 			t.Fatalf("status %d keeps the words %q", status, mapped.Body.Message)
 		}
-		for _, e := range []WorkerError{mapped, MapStreamError(body)} {
+		for _, e := range []wire.WorkerError{mapped, MapStreamError(body)} {
 			if len(e.Body.Message) > maxWorkerText || len(e.Body.Param) > 256 || e.Cause == 0 || e.Body.Code == "" {
 				t.Fatalf("status %d with %q gives %+v", status, body, e)
 			}

@@ -1,4 +1,4 @@
-package openai
+package wire
 
 // Operation is the endpoint a body was sent to.
 type Operation uint8
@@ -8,6 +8,18 @@ const (
 	Chat Operation = iota + 1
 	// Completion is POST /v1/completions.
 	Completion
+	// Embeddings is POST /v1/embeddings.
+	Embeddings
+	// Responses is POST /v1/responses.
+	Responses
+	// Messages is POST /v1/messages.
+	Messages
+	// CountTokens is POST /v1/messages/count_tokens.
+	CountTokens
+	// Tokenize is POST /tokenize.
+	Tokenize
+	// Detokenize is POST /detokenize.
+	Detokenize
 )
 
 // String returns the name that policies know the operation by.
@@ -17,6 +29,18 @@ func (op Operation) String() string {
 		return "chat"
 	case Completion:
 		return "completion"
+	case Embeddings:
+		return "embeddings"
+	case Responses:
+		return "responses"
+	case Messages:
+		return "messages"
+	case CountTokens:
+		return "count_tokens"
+	case Tokenize:
+		return "tokenize"
+	case Detokenize:
+		return "detokenize"
 	}
 	return "unknown"
 }
@@ -110,13 +134,17 @@ type Request struct {
 	// Features are the things in the body that chat templates treat each in a way
 	// of its own.
 	Features Feature
-
-	scan scanState
+	// ChatForm is the body in the form of a chat completion, for those who find
+	// its tokens; nil where the body itself is what they read.
+	ChatForm []byte
+	// Places is where the scan has found things. It belongs to the dialect that
+	// has scanned the body, and is what its rewrite goes by.
+	Places Places
 }
 
 // Reset forgets everything about the last body but keeps memory for the next.
 func (r *Request) Reset() {
-	*r = Request{ToolNames: r.ToolNames[:0], scan: r.scan.reset()}
+	*r = Request{ToolNames: r.ToolNames[:0], Places: r.Places.reset()}
 }
 
 // Choices is the number of choices the engine will generate for each prompt:

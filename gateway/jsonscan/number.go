@@ -1,9 +1,9 @@
-package openai
+package jsonscan
 
-// integer reads the text of a JSON number that must be integral, from 0 to
+// Integer reads the text of a JSON number that must be integral, from 0 to
 // limit. It works on the decimal digits, so 1, 1.0 and 10e-1 are the same
 // number and 1.00000000000000000001 is none, whatever a float makes of it.
-func integer(text []byte, limit int64) (v int64, ok bool) {
+func Integer(text []byte, limit int64) (v int64, ok bool) {
 	negative := len(text) > 0 && text[0] == '-'
 	if negative {
 		text = text[1:]

@@ -1,4 +1,4 @@
-package openai
+package wire
 
 // Mutation is what must change in a body before it goes to a worker. The zero
 // value changes nothing.

@@ -1,9 +1,11 @@
-package openai
+package jsonscan
 
 import (
 	"bytes"
 	"encoding/json"
 	"math/big"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -13,11 +15,11 @@ import (
 
 // skipAll tells whether a text is one value by the cursor's grammar.
 func skipAll(text []byte, depth int) bool {
-	c := cursor{b: text, maxDepth: depth}
-	c.document()
-	c.skip()
-	c.finish()
-	return c.bad == faultNone
+	c := Cursor{B: text, MaxDepth: depth}
+	c.Document()
+	c.Skip()
+	c.Finish()
+	return c.Bad == FaultNone
 }
 
 // nesting is the depth of a text that is valid JSON.
@@ -49,13 +51,20 @@ func FuzzCursor(f *testing.F) {
 	} {
 		f.Add([]byte(text))
 	}
-	for _, r := range recordings(f) {
-		f.Add([]byte(r.RequestBody))
-		f.Add([]byte(r.ResponseBody))
+	recorded, err := filepath.Glob("../openai/testdata/*.json")
+	if err != nil || len(recorded) == 0 {
+		f.Fatalf("no recordings (%v)", err)
+	}
+	for _, name := range recorded {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		want := json.Valid(text) && utf8.Valid(text) && nesting(text) <= requestDepth
-		if got := skipAll(text, requestDepth); got != want {
+		want := json.Valid(text) && utf8.Valid(text) && nesting(text) <= RequestDepth
+		if got := skipAll(text, RequestDepth); got != want {
 			t.Errorf("%q is valid: %v, want %v", text, got, want)
 		}
 	})
@@ -93,17 +102,17 @@ func TestStringsAgainstStandard(t *testing.T) {
 		if err := json.Unmarshal([]byte(text), &want); err != nil {
 			t.Fatalf("the generator made %s: %v", text, err)
 		}
-		c := cursor{b: []byte(text), maxDepth: 1}
-		tok := c.str()
-		c.finish()
-		if c.bad != faultNone {
-			t.Fatalf("%s: %v", text, c.bad)
+		c := Cursor{B: []byte(text), MaxDepth: 1}
+		tok := c.Str()
+		c.Finish()
+		if c.Bad != FaultNone {
+			t.Fatalf("%s: %v", text, c.Bad)
 		}
-		got := appendUnescaped(nil, c.b[tok.start:tok.end])
-		if string(got) != want || tok.size != len(want) {
-			t.Fatalf("%s reads as %q of size %d, want %q of size %d", text, got, tok.size, want, len(want))
+		got := AppendUnescaped(nil, c.B[tok.Start:tok.End])
+		if string(got) != want || tok.Size != len(want) {
+			t.Fatalf("%s reads as %q of size %d, want %q of size %d", text, got, tok.Size, want, len(want))
 		}
-		quoted := appendQuoted(nil, want)
+		quoted := AppendQuoted(nil, want)
 		var back string
 		if err := json.Unmarshal(quoted, &back); err != nil || back != want {
 			t.Fatalf("%q quoted is %s, which reads as %q (%v)", want, quoted, back, err)
@@ -126,10 +135,10 @@ func drawString(t *rapid.T, label string) string {
 func TestAppendQuotedRepairs(t *testing.T) {
 	f := func(s, want string) {
 		t.Helper()
-		if got := string(appendQuoted(nil, s)); got != want {
+		if got := string(AppendQuoted(nil, s)); got != want {
 			t.Errorf("%q quoted is %s, want %s", s, got, want)
 		}
-		if got := string(appendQuoted(nil, []byte(s))); got != want {
+		if got := string(AppendQuoted(nil, []byte(s))); got != want {
 			t.Errorf("%q quoted as bytes is %s, want %s", s, got, want)
 		}
 	}
@@ -140,10 +149,13 @@ func TestAppendQuotedRepairs(t *testing.T) {
 	f("漢😀", `"漢😀"`)
 }
 
+// limit is the one of most integers in requests.
+const limit = 1<<31 - 1
+
 func TestInteger(t *testing.T) {
 	f := func(text string, want int64, ok bool) {
 		t.Helper()
-		if got, gotOK := integer([]byte(text), maxInteger); gotOK != ok || ok && got != want {
+		if got, gotOK := Integer([]byte(text), limit); gotOK != ok || ok && got != want {
 			t.Errorf("integer(%s) = %d, %v, want %d, %v", text, got, gotOK, want, ok)
 		}
 	}
@@ -179,8 +191,8 @@ func TestIntegerAgainstRational(t *testing.T) {
 		if !ok {
 			t.Fatalf("the reference cannot read %s", text)
 		}
-		want := exact.IsInt() && exact.Sign() >= 0 && exact.Num().Cmp(big.NewInt(maxInteger)) <= 0
-		got, gotOK := integer([]byte(text), maxInteger)
+		want := exact.IsInt() && exact.Sign() >= 0 && exact.Num().Cmp(big.NewInt(limit)) <= 0
+		got, gotOK := Integer([]byte(text), limit)
 		if gotOK != want || want && got != exact.Num().Int64() {
 			t.Fatalf("integer(%s) = %d, %v, want %v, %v", text, got, gotOK, exact, want)
 		}
