@@ -1,6 +1,9 @@
 package openai
 
-import "github.com/sluicegate/sluice/gateway/wire"
+import (
+	"github.com/sluicegate/sluice/gateway/vllm"
+	"github.com/sluicegate/sluice/gateway/wire"
+)
 
 // Codec is the dialect as the gateway uses it. It has no state.
 type Codec struct{}
@@ -21,9 +24,9 @@ func (Codec) NewObserver(wire.Operation) wire.Observer { return &observer{} }
 // ReadUsage is [ReadUsage].
 func (Codec) ReadUsage(_ wire.Operation, body []byte) (wire.Usage, error) { return ReadUsage(body) }
 
-// MapWorkerError is [MapWorkerError].
+// MapWorkerError is [vllm.MapError].
 func (Codec) MapWorkerError(status int, body []byte) wire.WorkerError {
-	return MapWorkerError(status, body)
+	return vllm.MapError(status, body)
 }
 
 // AppendError is [AppendError]: the status and the id of the request stand in
@@ -48,7 +51,7 @@ type observer struct {
 func (o *observer) Observe(_, data []byte) wire.Flags {
 	f := o.Stream.Observe(data)
 	if f.Has(wire.StreamError) {
-		o.err, o.failed = MapStreamError(data), true
+		o.err, o.failed = vllm.MapStreamError(data), true
 	}
 	return f
 }

@@ -8,8 +8,7 @@
 //
 // Answers are only observed. [Stream] looks at the events of a stream for the
 // first token, usage, errors and the end; [ReadUsage] does so for a whole
-// body. Error bodies of workers are never relayed: [MapWorkerError] rebuilds
-// them.
+// body. Error bodies of workers are never relayed: gateway/vllm rebuilds them.
 //
 // Nothing in this package logs, and no error text holds content of a request.
 package openai

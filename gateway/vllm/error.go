@@ -1,4 +1,4 @@
-package openai
+package vllm
 
 import (
 	"bytes"
@@ -17,9 +17,9 @@ const (
 	maxParam = 256
 )
 
-// MapWorkerError rebuilds the error answer of a worker: any status but a
+// MapError rebuilds the error answer of a worker: any status but a
 // success. The body may be of any kind, cut off, or missing.
-func MapWorkerError(status int, body []byte) wire.WorkerError {
+func MapError(status int, body []byte) wire.WorkerError {
 	switch status {
 	case http.StatusBadRequest:
 		return requestError(parseWorkerError(body), true)
@@ -126,6 +126,9 @@ func (w workerError) clientParam() string {
 	}
 	return param
 }
+
+// reader reads an error answer.
+type reader struct{ jsonscan.Cursor }
 
 // parseWorkerError reads what there is of an error object, nested as vLLM sends
 // it now, or flat as it did. A body cut off or not JSON gives what was read.

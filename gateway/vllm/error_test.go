@@ -1,13 +1,39 @@
-package openai
+package vllm
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	"github.com/sluicegate/sluice/gateway/jsonscan"
 	"github.com/sluicegate/sluice/gateway/wire"
 )
+
+// recording is an error answer of a real engine.
+type recording struct {
+	Name         string `json:"name"`
+	Status       int    `json:"status"`
+	ResponseBody string `json:"response_body"`
+}
+
+func recordings(t testing.TB) map[string]recording {
+	t.Helper()
+	b, err := os.ReadFile("testdata/vllm-0.32.0.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []recording
+	if err := json.Unmarshal(b, &list); err != nil {
+		t.Fatal(err)
+	}
+	byName := map[string]recording{}
+	for _, r := range list {
+		byName[r.Name] = r
+	}
+	return byName
+}
 
 var (
 	failed = wire.ErrorBody{Message: "The model's server failed. Retry the request.", Type: "server_error", Code: "upstream_error"}
@@ -24,14 +50,14 @@ func refused(message, param string) wire.ErrorBody {
 	return wire.ErrorBody{Message: message, Type: "invalid_request_error", Param: param, Code: "invalid_request"}
 }
 
-func TestMapWorkerErrorRecordings(t *testing.T) {
+func TestMapErrorRecordings(t *testing.T) {
 	f := func(name string, want wire.WorkerError) {
 		t.Helper()
 		r, ok := recordings(t)[name]
 		if !ok {
 			t.Fatalf("%s is not recorded", name)
 		}
-		if got := MapWorkerError(r.Status, []byte(r.ResponseBody)); got != want {
+		if got := MapError(r.Status, []byte(r.ResponseBody)); got != want {
 			t.Errorf("%s:\n got %+v\nwant %+v", name, got, want)
 		}
 	}
@@ -56,7 +82,7 @@ func TestMapWorkerErrorRecordings(t *testing.T) {
 // ownWordsOnContext stands for a worker's where its status is not 400.
 const ownWordsOnContext = "The input is longer than the model's context. Shorten it, or ask for less output."
 
-func TestMapWorkerErrorStatuses(t *testing.T) {
+func TestMapErrorStatuses(t *testing.T) {
 	const secret = "s3cr3t /opt/models http://10.0.0.1"
 	bodies := []string{
 		``, secret, `{"error":{"message":"` + secret + `","type":"` + secret + `","param":"` + secret + `","code":500}}`,
@@ -66,7 +92,7 @@ func TestMapWorkerErrorStatuses(t *testing.T) {
 	f := func(status int, want wire.WorkerError) {
 		t.Helper()
 		for _, body := range bodies {
-			got := MapWorkerError(status, []byte(body))
+			got := MapError(status, []byte(body))
 			if got != want {
 				t.Errorf("status %d with %s\n got %+v\nwant %+v", status, body, got, want)
 			}
@@ -90,10 +116,10 @@ func TestMapWorkerErrorStatuses(t *testing.T) {
 	}})
 }
 
-func TestMapWorkerErrorTexts(t *testing.T) {
+func TestMapErrorTexts(t *testing.T) {
 	f := func(status int, body string, want wire.ErrorBody) {
 		t.Helper()
-		if got := MapWorkerError(status, []byte(body)); got.Body != want {
+		if got := MapError(status, []byte(body)); got.Body != want {
 			t.Errorf("status %d with %s\n got %+v\nwant %+v", status, body, got.Body, want)
 		}
 	}
@@ -120,7 +146,7 @@ func TestMapWorkerErrorTexts(t *testing.T) {
 	f(422, `{"error":{"message":"This model's maximum context length is 5 tokens."}}`, context(ownWordsOnContext))
 
 	long := strings.Repeat("é", 1000)
-	got := MapWorkerError(400, []byte(`{"error":{"message":"x`+long+`"}}`)).Body.Message
+	got := MapError(400, []byte(`{"error":{"message":"x`+long+`"}}`)).Body.Message
 	if len(got) != 1023 || !utf8.ValidString(got) || !strings.HasPrefix(long, got[1:]) {
 		t.Errorf("a long text is cut to %d bytes: %q", len(got), got)
 	}
@@ -156,9 +182,9 @@ func TestCauseNames(t *testing.T) {
 	}
 }
 
-// FuzzMapWorkerError checks that any body of a worker becomes an answer of the
+// FuzzMapError checks that any body of a worker becomes an answer of the
 // dialect, of bounded size, with words of the worker on 400 only.
-func FuzzMapWorkerError(f *testing.F) {
+func FuzzMapError(f *testing.F) {
 	for _, r := range recordings(f) {
 		if r.Status >= 400 {
 			f.Add(r.Status, []byte(r.ResponseBody))
@@ -166,7 +192,7 @@ func FuzzMapWorkerError(f *testing.F) {
 	}
 	f.Add(400, []byte(`{"object":"error","message":"\ud800","param":"body.x"}`))
 	f.Fuzz(func(t *testing.T, status int, body []byte) {
-		mapped := MapWorkerError(status, body)
+		mapped := MapError(status, body)
 		if status != 400 && mapped.Status == 400 && mapped.Cause == wire.CauseRequest && mapped.Body.Message != refusedText {
 			t.Fatalf("status %d keeps the words %q", status, mapped.Body.Message)
 		}
@@ -177,9 +203,8 @@ func FuzzMapWorkerError(f *testing.F) {
 			if e.Status != 400 && e.Status != 404 && e.Status != 413 && e.Status != 502 && e.Status != 503 {
 				t.Fatalf("status %d becomes %d", status, e.Status)
 			}
-			event := AppendErrorEvent(nil, e.Body)
-			if strings.Count(string(event), "\n") != 2 || !json.Valid(event[len("data: "):]) {
-				t.Fatalf("the event is %q", event)
+			if quoted := jsonscan.AppendQuoted(nil, e.Body.Message); !json.Valid(quoted) || !utf8.ValidString(e.Body.Message) {
+				t.Fatalf("the message is %q", e.Body.Message)
 			}
 		}
 	})
