@@ -157,6 +157,13 @@ ARENA ?=
 bench-arena: build ## Sluice and other routers before eight simulated workers (takes hours; ARENA= for less)
 	@deploy/bench/arena.sh $(ARENA)
 
+# `make bench-edge EDGE='-cells latency -rounds 3 -span 10s'`; docs/0034-edge-speed.md has the flags.
+EDGE ?=
+
+.PHONY: bench-edge
+bench-edge: build ## what the edge adds to a request, beside Envoy, sglang-router and LiteLLM (half an hour; EDGE= for less)
+	@deploy/bench/edge.sh $(EDGE)
+
 .PHONY: check
 check: lint test ## everything CI does
 	@$(MAKE) race RACE="$(RACE_KEY)"

@@ -29,6 +29,7 @@ func (a *app) adminPages(reg *prometheus.Registry) (http.Handler, error) {
 	mux.Handle("GET /debug/predictions", guarded(token, jsonPage(a.debugPredictions)))
 	mux.Handle("GET /debug/limits", guarded(token, jsonPage(a.debugLimits)))
 	mux.Handle("GET /debug/policies", guarded(token, jsonPage(a.reloads.page)))
+	mux.Handle("GET /debug/pprof/{name}", guarded(token, &profilePages{}))
 	// Pages of other origins that an operator's browser shows must not get through to it.
 	mux.Handle("POST /admin/reload", http.NewCrossOriginProtection().Handler(guarded(token, http.HandlerFunc(a.reloads.serveReload))))
 	return mux, nil

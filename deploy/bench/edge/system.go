@@ -1,0 +1,272 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+const modelName = "bench"
+
+// system is one way from the load to the engine.
+type system struct {
+	name   string
+	proc   *process // nil: direct
+	target target
+	admin  string // base of the admin listener, if it has one
+	token  string
+}
+
+// starter starts a system before the engine at worker, a host:port.
+type starter func(ctx context.Context, e *env, worker string) (*system, error)
+
+var starters = map[string]starter{
+	"direct": startDirect, "sluice": startSluice, "sluice-tokenizer": startSluiceTokenizer,
+	"envoy": startEnvoy, "sglang": startSGLang, "litellm": startLiteLLM,
+}
+
+// patience is how long a system may take to start.
+const patience = 90 * time.Second
+
+// ready waits until a system serves a request.
+func (e *env) ready(ctx context.Context, s *system) (*system, error) {
+	j := job{bytes: 300, patience: 5 * time.Second}
+	err := s.proc.waitFor(ctx, patience, func(context.Context) error {
+		c, err := dial(s.target.addr, s.target.tls)
+		if err != nil {
+			return err
+		}
+		defer c.nc.Close()
+		a, err := c.do(s.target.requests(j, 1, 1)[0], j.patience, nil)
+		if err == nil && a.status != 200 {
+			err = fmt.Errorf("status %d", a.status)
+		}
+		return err
+	})
+	if err != nil {
+		s.proc.stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+func startDirect(_ context.Context, e *env, _ string) (*system, error) {
+	return &system{name: "direct", target: target{addr: e.engineTLS, tls: e.tls()}}, nil
+}
+
+// rules makes a policy with twenty rules, limits among them that no run reaches:
+// all are judged and counted, none refuses.
+func rules() string {
+	var sb strings.Builder
+	sb.WriteString(`apiVersion: sluice/v1alpha1
+kind: AdmissionPolicy
+metadata: { name: bench }
+spec:
+  failurePolicy: Fail
+  variables:
+    - { name: gold, expression: tenant.tier == 'gold' }
+  validations:
+    - { name: few-choices, expression: request.n <= 4, reason: Invalid, message: n may be at most 4 }
+    - { name: known-model, expression: "request.model in ['bench', 'bench-2']", message: the model is not for this tenant }
+    - { name: no-images, expression: request.image_count == 0, message: images are not allowed }
+    - { name: short-output, expression: request.max_tokens.orValue(16) <= 4096, reason: Invalid, message: max_tokens may be at most 4096 }
+    - { name: short-input, expression: request.input_tokens_estimate < 200000, reason: Invalid, message: the prompt is too long }
+    - { name: few-messages, expression: request.message_count <= 200, reason: Invalid, message: there are too many messages }
+    - { name: tools, expression: "request.tool_names.all(t, !(t in ['shell', 'exec', 'browser']))", message: a tool is not allowed }
+    - { name: from-inside, expression: "!request.source_ip.startsWith('203.0.113.')", message: the address is not allowed }
+    - { name: has-team, expression: "tenant.team != ''", message: the tenant has no team }
+    - { name: known-tier, expression: "tenant.tier in ['gold', 'silver', 'bronze']", message: the tier has no allowance }
+    - { name: working-key, expression: "principal.kind in ['api_key', 'jwt', 'mtls']", message: the credential is of a kind that is not allowed }
+    - { name: small-body, expression: request.body_bytes < 33554432, reason: Invalid, message: the body is too large }
+  effects:
+    - { name: gold, when: variables.gold, qos: { class: interactive, ttftTarget: 800ms } }
+    - { name: bronze, when: tenant.tier == 'bronze', qos: { class: batch, preemptible: true } }
+    - { name: cap, mutate: { max_tokens: "2048" } }
+    - { name: european, when: "tenant.labels[?'zone'].orValue('') == 'eu'", addLabels: [eu] }
+    - { name: streams, when: request.stream, addLabels: [stream] }
+  limits:
+    - { name: tokens, unit: tokens, window: 1m, limit: "1000000000", key: [tenant.id], onStoreError: Local }
+    - { name: requests, unit: requests, window: 1m, limit: "10000000", key: [tenant.id], onStoreError: Local }
+    - { name: concurrency, unit: concurrency, limit: "100000", key: [tenant.id], onStoreError: Local }
+---
+apiVersion: sluice/v1alpha1
+kind: AdmissionPolicyBinding
+metadata: { name: bench }
+spec: { policyName: bench, actions: [Deny] }
+`)
+	return sb.String()
+}
+
+var keyPattern = regexp.MustCompile(`slk_[A-Za-z0-9_-]+`)
+
+func startSluice(ctx context.Context, e *env, worker string) (*system, error) {
+	return startGateway(ctx, e, "sluice", worker, "")
+}
+
+func startSluiceTokenizer(ctx context.Context, e *env, worker string) (*system, error) {
+	return startGateway(ctx, e, "sluice-tokenizer", worker, fmt.Sprintf(", tokenizer: %q", e.tokenizer))
+}
+
+// startGateway starts Sluice as one would run it: TLS, keys, a policy with
+// limits, prices, a ledger, metrics, the access log.
+func startGateway(ctx context.Context, e *env, name, worker, tokenizer string) (*system, error) {
+	dir, err := os.MkdirTemp(e.dir, name+"-")
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	config := fmt.Sprintf(`listen:
+  public: { address: %q, tls: { certFile: %q, keyFile: %q } }
+  admin: { address: %q, tokenFile: admin.token }
+tenants: { file: tenants.yaml }
+policy: { dir: policies }
+cacheIsolation: { default: tenant, keyFile: cache.key }
+models:
+  - { name: bench, contextLength: 131072, defaultMaxTokens: 64%s }
+pools:
+  - { name: bench, models: [bench], cacheSalt: [chat, completion], workers: [{ name: stub, url: "http://%s", events: none }] }
+prices: { file: prices.yaml }
+ledger: { path: ledger.db }
+metrics: { tenants: [bench] }
+drain: { delay: 0s, deadline: 3s }
+log: { level: info, format: json }
+`, loopback(ports[0]), e.certFile, e.keyFile, loopback(ports[1]), tokenizer, worker)
+	secret := make([]byte, 48)
+	if _, err := rand.Read(secret); err != nil {
+		return nil, err
+	}
+	token := fmt.Sprintf("%x", secret[:16])
+	if err := os.Mkdir(filepath.Join(dir, "policies"), 0o700); err != nil {
+		return nil, err
+	}
+	for file, text := range map[string]string{
+		"sluice.yaml": config, "policies/bench.yaml": rules(), "cache.key": string(secret[16:]), "admin.token": token,
+		"tenants.yaml": "tenants:\n  - id: bench\n    team: bench\n    tier: gold\n    labels: { zone: eu }\n",
+		"prices.yaml":  "prices:\n  - { model: bench, currency: EUR, input: 500000, cachedInput: 50000, output: 1500000, validFrom: 2026-01-01 }\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	out, err := exec.Command(e.sluice, "keys", "create", "--tenants", filepath.Join(dir, "tenants.yaml"), "--tenant", "bench").CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("cannot create a key: %w\n%s", err, out)
+	}
+	proc, err := startProcess(e.dir, name, nil, e.sluice, "serve", "-c", filepath.Join(dir, "sluice.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	return e.ready(ctx, &system{
+		name: name, proc: proc, admin: "http://" + loopback(ports[1]), token: token,
+		target: target{addr: loopback(ports[0]), tls: e.tls(), key: string(keyPattern.Find(out))},
+	})
+}
+
+// startEnvoy starts Envoy as a plain proxy: TLS on one side, kept connections
+// on the other, no filter but its router, no access log.
+func startEnvoy(ctx context.Context, e *env, worker string) (*system, error) {
+	ports, err := freePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	host, port, _ := strings.Cut(worker, ":")
+	_, own, _ := strings.Cut(loopback(ports[0]), ":")
+	config := strings.NewReplacer("@PORT@", own, "@CERT@", e.certFile, "@KEY@", e.keyFile, "@WORKER_HOST@", host, "@WORKER_PORT@", port).Replace(envoyConfig)
+	file := filepath.Join(e.dir, "envoy.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		return nil, err
+	}
+	proc, err := startProcess(e.dir, "envoy", nil, filepath.Join(e.envoy, "bin", "envoy"), "-c", file, "--concurrency", "2", "-l", "warning", "--disable-hot-restart")
+	if err != nil {
+		return nil, err
+	}
+	return e.ready(ctx, &system{name: "envoy", proc: proc, target: target{addr: loopback(ports[0]), tls: e.tls()}})
+}
+
+const envoyConfig = `static_resources:
+  listeners:
+  - address: { socket_address: { address: 127.0.0.1, port_value: @PORT@ } }
+    filter_chains:
+    - transport_socket:
+        name: envoy.transport_sockets.tls
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
+          common_tls_context:
+            alpn_protocols: [http/1.1]
+            tls_certificates: [{ certificate_chain: { filename: @CERT@ }, private_key: { filename: @KEY@ } }]
+      filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: bench
+          codec_type: HTTP1
+          stream_idle_timeout: 300s
+          route_config:
+            virtual_hosts:
+            - { name: all, domains: ["*"], routes: [{ match: { prefix: / }, route: { cluster: engine, timeout: 0s } }] }
+          http_filters:
+          - { name: envoy.filters.http.router, typed_config: { "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router } }
+  clusters:
+  - name: engine
+    type: STATIC
+    connect_timeout: 2s
+    circuit_breakers: { thresholds: [{ max_connections: 10000, max_pending_requests: 10000, max_requests: 10000 }] }
+    load_assignment:
+      cluster_name: engine
+      endpoints: [{ lb_endpoints: [{ endpoint: { address: { socket_address: { address: @WORKER_HOST@, port_value: @WORKER_PORT@ } } } }] }]
+`
+
+// startSGLang starts the router with TLS and one worker, its own policy by
+// default.
+func startSGLang(ctx context.Context, e *env, worker string) (*system, error) {
+	ports, err := freePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	_, port, _ := strings.Cut(loopback(ports[0]), ":")
+	_, metrics, _ := strings.Cut(loopback(ports[1]), ":")
+	proc, err := startProcess(e.dir, "sglang", nil, filepath.Join(e.sglang, "bin", "sglang-router"), "launch",
+		"--host", "127.0.0.1", "--port", port, "--prometheus-host", "127.0.0.1", "--prometheus-port", metrics,
+		"--tls-cert-path", e.certFile, "--tls-key-path", e.keyFile, "--max-concurrent-requests", "10000",
+		"--worker-startup-check-interval", "1", "--log-level", "warn", "--worker-urls", "http://"+worker)
+	if err != nil {
+		return nil, err
+	}
+	return e.ready(ctx, &system{name: "sglang", proc: proc, target: target{addr: loopback(ports[0]), tls: e.tls()}})
+}
+
+// startLiteLLM starts LiteLLM's proxy with one process, without a database and
+// with a master key.
+func startLiteLLM(ctx context.Context, e *env, worker string) (*system, error) {
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	config := "model_list:\n  - model_name: bench\n    litellm_params: { model: hosted_vllm/bench, api_base: \"http://" + worker + "/v1\", api_key: none }\n" +
+		"general_settings: { master_key: sk-bench }\n"
+	file := filepath.Join(e.dir, "litellm.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		return nil, err
+	}
+	_, port, _ := strings.Cut(loopback(ports[0]), ":")
+	proc, err := startProcess(e.dir, "litellm", []string{"LITELLM_LOG=ERROR", "LITELLM_TELEMETRY=False"}, filepath.Join(e.litellm, "bin", "litellm"),
+		"--config", file, "--host", "127.0.0.1", "--port", port, "--ssl_certfile_path", e.certFile, "--ssl_keyfile_path", e.keyFile, "--num_workers", "1")
+	if err != nil {
+		return nil, err
+	}
+	return e.ready(ctx, &system{name: "litellm", proc: proc, target: target{addr: loopback(ports[0]), tls: e.tls(), key: "sk-bench"}})
+}
+
+func (e *env) tls() *tls.Config {
+	return &tls.Config{RootCAs: e.roots, ServerName: "bench.test", MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(64)}
+}
