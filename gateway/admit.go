@@ -31,10 +31,7 @@ func (ex *exchange) checkRoute(ctx *fasthttp.RequestCtx) (*route, *rejection) {
 	}
 	target := h.RequestURI()
 	if len(target) > maxRequestLine {
-		return nil, &rejection{
-			status: fasthttp.StatusRequestURITooLong, kind: "invalid_request_error", code: "uri_too_long",
-			message: "the request line is longer than 8 KiB", closeConn: true,
-		}
+		return nil, uriTooLong()
 	}
 	if h.IsConnect() || len(target) == 0 || target[0] == '*' && !h.IsOptions() {
 		rej := invalid("invalid_request", "", "the request target must be a path")

@@ -60,7 +60,7 @@ func (ex *exchange) readBody(ctx *fasthttp.RequestCtx) *rejection {
 		ex.clientLeft()
 		return nil
 	}
-	rej := readRejection(err)
+	rej := readFault(ctx, err)
 	rej.outcome = tenancy.OutcomeRejected
 	ex.g.parts.Meter.FramingRejected(rej.code)
 	return rej

@@ -274,6 +274,10 @@ func clientConn(nc net.Conn) *conn {
 		if in, ok := c.NetConn().(*conn); ok {
 			return in
 		}
+	case *framedConn:
+		return clientConn(c.Conn)
+	case *framedTLS:
+		return clientConn(c.Conn)
 	}
 	return nil
 }

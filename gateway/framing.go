@@ -18,9 +18,7 @@ const chunkedBody = -1
 // then the length of the body.
 func framingFault(h *fasthttp.RequestHeader) (announced int, rej *rejection) {
 	if !bytes.HasPrefix(h.Protocol(), []byte("HTTP/1.")) {
-		rej := badFraming(fasthttp.StatusHTTPVersionNotSupported, "http_version", "the only version served is HTTP/1.1")
-		rej.noRetry = true
-		return 0, rej
+		return 0, badVersion()
 	}
 	announced, rej = headerFault(h.RawHeaders())
 	if rej != nil {
@@ -75,6 +73,16 @@ func headerFault(raw []byte) (announced int, rej *rejection) {
 		return 0, invalidFraming("the request has both a Content-Length and a Transfer-Encoding")
 	}
 	return announced, nil
+}
+
+func badVersion() *rejection {
+	rej := badFraming(fasthttp.StatusHTTPVersionNotSupported, "http_version", "the only version served is HTTP/1.1")
+	rej.noRetry = true
+	return rej
+}
+
+func uriTooLong() *rejection {
+	return badFraming(fasthttp.StatusRequestURITooLong, "uri_too_long", "the request line is longer than 8 KiB")
 }
 
 func invalidFraming(message string) *rejection {

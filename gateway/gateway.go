@@ -206,7 +206,7 @@ func (g *Gateway) Serve(ln net.Listener, tlsConfig *tls.Config) error {
 	if tlsConfig != nil {
 		served = tls.NewListener(served, tlsConfig)
 	}
-	if err := g.server.Serve(served); err != nil {
+	if err := g.server.Serve(framedListener{served}); err != nil {
 		return fmt.Errorf("cannot serve on %s: %w", ln.Addr(), err)
 	}
 	return nil

@@ -66,6 +66,11 @@ func handshakeReason(err error) string {
 // tlsOf returns the TLS of a connection that fasthttp serves; nil if it is in
 // clear text.
 func tlsOf(nc net.Conn) *tls.Conn {
-	c, _ := nc.(*tls.Conn)
-	return c
+	switch c := nc.(type) {
+	case *tls.Conn:
+		return c
+	case *framedTLS:
+		return c.Conn
+	}
+	return nil
 }

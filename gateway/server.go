@@ -134,13 +134,25 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		_ = ctx.Conn().Close()
 		return
 	}
-	rej := readRejection(err)
+	rej := readFault(ctx, err)
+	if f := framerOf(ctx.Conn()); f != nil && f.fault != nil {
+		ex.dialect = f.dialect()
+	}
 	if g.stopping.Load() {
 		rej = shuttingDown()
 	} else {
 		g.parts.Meter.FramingRejected(rej.code)
 	}
 	ex.reject(ctx, rej)
+}
+
+// readFault names what was wrong with a request whose bytes could not be read: by
+// the connection's framer, if that is who found it, else by the server's error.
+func readFault(ctx *fasthttp.RequestCtx, err error) *rejection {
+	if g := framerOf(ctx.Conn()); g != nil && g.fault != nil {
+		return g.fault
+	}
+	return readRejection(err)
 }
 
 // readRejection names what was wrong with a request's framing. The library's
