@@ -22,27 +22,37 @@ type listener struct {
 	writeTimeout time.Duration
 	readIdle     time.Duration
 	open         *connSet
+	gate         *gate
 	log          *slog.Logger
 }
 
-// maxAcceptPause bounds the pause after an Accept that failed for want of
-// something.
-const maxAcceptPause = time.Second
+// minAcceptPause and maxAcceptPause bound the pause after an Accept that failed for
+// want of something.
+const (
+	minAcceptPause = 5 * time.Millisecond
+	maxAcceptPause = time.Second
+)
 
 // Accept waits for the next connection. Where the system has run out of
 // descriptors or memory it waits for better times, which come as soon as
 // connections end; the server would take the error for the end of the listener.
 func (l *listener) Accept() (net.Conn, error) {
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, maxAcceptPause) {
+	pause := minAcceptPause
+	for {
 		nc, err := l.Listener.Accept()
 		if err == nil {
-			return l.watched(nc)
+			if c, err := l.watched(nc); c != nil || err != nil {
+				return c, err
+			}
+			pause = minAcceptPause
+			continue // it was refused
 		}
 		if !passing(err) {
 			return nil, err
 		}
 		l.log.Warn("cannot accept connections at the moment", "error", err, "pause", pause)
 		time.Sleep(pause)
+		pause = min(2*pause, maxAcceptPause)
 	}
 }
 
@@ -56,13 +66,18 @@ func passing(err error) bool {
 	return false
 }
 
+// watched returns nil for a connection that was refused.
 func (l *listener) watched(nc net.Conn) (net.Conn, error) {
 	tcp, ok := nc.(*net.TCPConn)
 	if !ok {
 		_ = nc.Close()
 		return nil, fmt.Errorf("cannot serve a %T: the public listener must be TCP", nc)
 	}
-	c := &conn{tcp: tcp, watch: l.watch, writeTimeout: l.writeTimeout, readIdle: l.readIdle, open: l.open}
+	release := l.gate.enter(tcp)
+	if release == nil {
+		return nil, nil
+	}
+	c := &conn{tcp: tcp, watch: l.watch, writeTimeout: l.writeTimeout, readIdle: l.readIdle, open: l.open, release: release}
 	l.open.add(c)
 	l.watch.add(c)
 	return c, nil
@@ -79,6 +94,9 @@ type conn struct {
 	writeTimeout time.Duration
 	readIdle     time.Duration
 	open         *connSet
+
+	// release gives back the connection's place among those that may be open.
+	release func()
 
 	closeOnce sync.Once
 	closeErr  error
@@ -229,6 +247,7 @@ func (c *conn) Close() error {
 			c.drain()
 		}
 		c.closeErr = c.tcp.Close()
+		c.release()
 	})
 	return c.closeErr
 }

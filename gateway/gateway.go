@@ -41,6 +41,10 @@ type Config struct {
 	TokenBudget time.Duration
 	// Retries is how many further workers may be tried before a first byte.
 	Retries int
+	// Connections bounds the client connections, ConnectionsPerAddress those of one
+	// address that is no trusted proxy; an IPv6 address counts as its /64. Zero is no
+	// bound.
+	Connections, ConnectionsPerAddress int
 	// TrustedProxies are the networks whose X-Forwarded-For is believed.
 	TrustedProxies []netip.Prefix
 	// WorkerTLS is used for https workers; nil means the system's roots.
@@ -145,6 +149,7 @@ type Gateway struct {
 	draining, closing, stopping atomic.Bool
 
 	conns    connSet
+	gate     *gate
 	inFlight atomic.Int64
 	byRoute  map[*route]*atomic.Int64 // filled once
 	live     liveSet
@@ -169,6 +174,9 @@ func New(cfg Config, parts Parts, st *State) (*Gateway, error) {
 	g.live.init()
 	g.lengths.init()
 	g.conns.init()
+	g.gate = &gate{
+		Admission: NewAdmission(cfg.Connections, cfg.ConnectionsPerAddress, cfg.TrustedProxies), log: g.log, told: make(map[string]time.Time),
+	}
 	g.state.Store(st)
 	g.rehearsals.start(g)
 	g.server = &fasthttp.Server{
@@ -202,7 +210,7 @@ func (discardLogger) Printf(string, ...any) {}
 // Serve accepts connections on ln, a TCP listener, until Shutdown. A non-nil
 // tlsConfig makes it speak TLS.
 func (g *Gateway) Serve(ln net.Listener, tlsConfig *tls.Config) error {
-	var served net.Listener = &listener{Listener: ln, watch: g.watch, writeTimeout: g.cfg.ClientWrite, readIdle: g.cfg.BodyIdle, open: &g.conns, log: g.log}
+	var served net.Listener = &listener{Listener: ln, watch: g.watch, writeTimeout: g.cfg.ClientWrite, readIdle: g.cfg.BodyIdle, open: &g.conns, gate: g.gate, log: g.log}
 	if tlsConfig != nil {
 		served = tls.NewListener(served, tlsConfig)
 	}
@@ -259,6 +267,12 @@ func (g *Gateway) Close() error {
 
 // Connections is the number of open client connections.
 func (g *Gateway) Connections() int64 { return int64(g.conns.len()) }
+
+// MaxConnections is how many client connections there may be; 0 is without bound.
+func (g *Gateway) MaxConnections() int { return g.cfg.Connections }
+
+// Refused is how many connections were refused, by reason.
+func (g *Gateway) Refused() map[string]uint64 { return g.gate.Refused() }
 
 // InFlight is the number of requests between their first check and their end.
 func (g *Gateway) InFlight() int64 { return g.inFlight.Load() }

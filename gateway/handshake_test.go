@@ -80,9 +80,9 @@ func TestFailedHandshakes(t *testing.T) {
 // in the log with its caller's address and in the metrics, on no route.
 func TestUnreadableRequestsAreRequests(t *testing.T) {
 	for text, want := range map[string]int{
-		"GET / HTTP/1.1\r\nHost: a\r\nHost : b\r\n\r\n":                                                      400,
+		"GET / HTTP/1.1\r\nHost: a\r\nHost : b\r\n\r\n":                                                        400,
 		"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nX-Long: " + strings.Repeat("a", 70<<10) + "\r\n\r\n": 431,
-		"GET /healthz HTTP/1.1\r\nHost": 408,
+		"GET /healthz HTTP/1.1\r\nHost":                                                                        408,
 	} {
 		out := &lockedBuffer{}
 		r := newRig(t, nil, withConfig(func(c *Config) { c.HeaderRead = 500 * time.Millisecond }),

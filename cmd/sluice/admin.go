@@ -1,56 +1,121 @@
 package main
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
+	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/http"
-	"strings"
+	"net/netip"
+	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/sluicegate/sluice/gateway"
 )
 
-// adminPages is the admin listener: /metrics for everyone who reaches it, and
-// /debug and /admin for holders of the admin token, if there is one. Nothing of
-// the data listener is here.
+// What the admin listener takes. Its callers are a few people and scrapers.
+const (
+	adminConnections           = 64
+	adminConnectionsPerAddress = 32
+	adminHeaderBytes           = 16 << 10
+	adminHeaderRead            = 10 * time.Second
+	adminRead                  = 30 * time.Second
+	// adminWrite is longer than any page takes, a reload with many policies among them.
+	adminWrite = 5 * time.Minute
+	adminIdle  = 75 * time.Second
+)
+
+// adminPages is the admin listener: /metrics, and /debug and /admin for holders of the admin token. Nothing
+// of the data listener is here, and no credential of a tenant is worth anything.
 func (a *app) adminPages(reg *prometheus.Registry) (http.Handler, error) {
-	token := ""
-	if file := a.cfg.Listen.Admin.TokenFile; file != "" {
-		var err error
-		if token, err = readSecretText(file); err != nil {
-			return nil, fmt.Errorf("cannot read listen.admin.tokenFile: %w", err)
-		}
+	l := &a.cfg.Listen.Admin
+	token, err := a.adminCredential()
+	if err != nil {
+		return nil, err
 	}
+	guard := newAdminGuard(token, l, reg)
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg}))
-	mux.Handle("GET /debug/workers", guarded(token, jsonPage(a.debugWorkers)))
-	mux.Handle("GET /debug/predictions", guarded(token, jsonPage(a.debugPredictions)))
-	mux.Handle("GET /debug/limits", guarded(token, jsonPage(a.debugLimits)))
-	mux.Handle("GET /debug/policies", guarded(token, jsonPage(a.reloads.page)))
-	mux.Handle("GET /debug/pprof/{name}", guarded(token, &profilePages{}))
+	metrics := promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg})
+	if l.MetricsOpen || isLoopback(l.Address) {
+		mux.Handle("GET /metrics", metrics)
+	} else {
+		mux.Handle("GET /metrics", guard.holders(metrics))
+	}
+	mux.Handle("GET /debug/workers", guard.holders(jsonPage(a.debugWorkers)))
+	mux.Handle("GET /debug/predictions", guard.holders(jsonPage(a.debugPredictions)))
+	mux.Handle("GET /debug/limits", guard.holders(jsonPage(a.debugLimits)))
+	mux.Handle("GET /debug/policies", guard.holders(jsonPage(a.reloads.page)))
+	mux.Handle("GET /debug/pprof/{name}", guard.holders(&profilePages{}))
 	// Pages of other origins that an operator's browser shows must not get through to it.
-	mux.Handle("POST /admin/reload", http.NewCrossOriginProtection().Handler(guarded(token, http.HandlerFunc(a.reloads.serveReload))))
-	return mux, nil
+	mux.Handle("POST /admin/reload", http.NewCrossOriginProtection().Handler(guard.holders(http.HandlerFunc(a.reloads.serveReload))))
+	return guard.named(mux), nil
 }
 
-// guarded asks for the admin token, compared in constant time.
-func guarded(token string, h http.Handler) http.Handler {
-	if token == "" {
-		return h
+// adminServer serves the pages. Every phase of a request has its bound.
+func (a *app) adminServer() *http.Server {
+	return &http.Server{
+		Handler: a.pages, ReadHeaderTimeout: adminHeaderRead, ReadTimeout: adminRead, WriteTimeout: adminWrite, IdleTimeout: adminIdle,
+		MaxHeaderBytes: adminHeaderBytes, TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}, // no HTTP/2
+		ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
 	}
-	want := sha256.Sum256([]byte(token))
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		got := sha256.Sum256([]byte(given))
-		if subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "the admin token is required: Authorization: Bearer <token>", http.StatusUnauthorized)
-			return
+}
+
+// serveAdmin serves the admin listener until server is shut down.
+func (a *app) serveAdmin(server *http.Server, tlsConfig *tls.Config) error {
+	var ln net.Listener = &admittingListener{Listener: a.admin, admission: a.admitted}
+	if tlsConfig != nil {
+		ln = tls.NewListener(ln, tlsConfig)
+	}
+	if err := server.Serve(ln); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("cannot serve the admin listener: %w", err)
+	}
+	return nil
+}
+
+// admittingListener closes connections at once that are one too many.
+type admittingListener struct {
+	net.Listener
+	admission *gateway.Admission
+}
+
+// Accept implements net.Listener.
+func (l *admittingListener) Accept() (net.Conn, error) {
+	for {
+		nc, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
 		}
-		h.ServeHTTP(w, r)
-	})
+		var peer netip.Addr
+		if at, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
+			peer = at.AddrPort().Addr()
+		}
+		if release, _ := l.admission.Enter(peer); release != nil {
+			return &admittedConn{Conn: nc, release: release}, nil
+		}
+		if tcp, ok := nc.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0)
+		}
+		_ = nc.Close()
+	}
+}
+
+// admittedConn gives its place back when it ends.
+type admittedConn struct {
+	net.Conn
+	once    sync.Once
+	release func()
+}
+
+// Close implements net.Conn.
+func (c *admittedConn) Close() error {
+	err := c.Conn.Close()
+	c.once.Do(c.release)
+	return err
 }
 
 // jsonPage serves what build returns.

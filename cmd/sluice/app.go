@@ -50,7 +50,8 @@ type app struct {
 	gateway   *gateway.Gateway
 	public    net.Listener
 	admin     net.Listener
-	pages     http.Handler // of the admin listener
+	pages     http.Handler       // of the admin listener
+	admitted  *gateway.Admission // to it
 
 	// budgetsUnread says that what is used of budgets could not be read the last time.
 	budgetsUnread atomic.Bool
@@ -219,8 +220,9 @@ func (a *app) buildGateway() error {
 	if a.decisions != nil {
 		a.reloads.hungUp = a.decisions.Reopen // it may have been moved away
 	}
+	a.admitted = gateway.NewAdmission(adminConnections, adminConnectionsPerAddress, nil)
 	reg.MustRegister(&stateCollector{
-		gateway: a.gateway, fleet: a.fleet, limiter: a.limiter, shared: a.shared, ledger: a.ledger, tokens: a.tokens, kv: a.subs.stats, checker: a.checker,
+		gateway: a.gateway, admin: a.admitted, fleet: a.fleet, limiter: a.limiter, shared: a.shared, ledger: a.ledger, tokens: a.tokens, kv: a.subs.stats, checker: a.checker,
 		reloads: a.reloads, decisions: a.decisions, keys: a.base.keys, retention: a.retention,
 		identities: a.base.identities, budgetsUnread: &a.budgetsUnread,
 	})
@@ -357,14 +359,15 @@ func (a *app) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	adminTLS, err := tlsConfig(a.cfg.Listen.Admin.TLS)
+	if err != nil {
+		return err
+	}
 	// The parts outlive the signal: they serve what is being drained.
 	parts, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, failed := errgroup.WithContext(parts)
-	admin := &http.Server{
-		Handler: a.pages, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second,
-		ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
-	}
+	admin := a.adminServer()
 	group.Go(func() error { return a.checker.Run(failed) })
 	group.Go(func() error { a.tokens.Run(failed); return nil })
 	group.Go(func() error { return a.base.identities.Run(failed) })
@@ -379,12 +382,7 @@ func (a *app) serve(ctx context.Context) error {
 	group.Go(func() error { return a.retention.Run(failed) })
 	group.Go(func() error { a.followBudgets(failed); return nil })
 	group.Go(func() error { return a.gateway.Serve(a.public, tlsCfg) })
-	group.Go(func() error {
-		if err := admin.Serve(a.admin); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("cannot serve the admin listener: %w", err)
-		}
-		return nil
-	})
+	group.Go(func() error { return a.serveAdmin(admin, adminTLS) })
 	a.log.Info("serving", "public", a.public.Addr().String(), "admin", a.admin.Addr().String(),
 		"tls", tlsCfg != nil, "policy", a.first.docs.policies.Revision(), "pid", os.Getpid())
 	select {

@@ -20,6 +20,7 @@ type reconcileFlags struct {
 	config, ledger, period string
 	export                 string   // a file that finance has
 	metrics                []string // of gateways that run
+	token                  string   // file of their admin token, or empty
 }
 
 func newReconcileCommand() *cobra.Command {
@@ -45,6 +46,7 @@ func newReconcileCommand() *cobra.Command {
 	flags.StringVar(&f.period, "period", "", "month, as in 2026-11")
 	flags.StringVar(&f.export, "export", "", "an export to compare, CSV or JSON; default: one that is made now")
 	flags.StringArrayVar(&f.metrics, "metrics", nil, "URL of a running gateway's /metrics, whose series are compared, too; may be given again")
+	flags.StringVar(&f.token, "token-file", "", "file with the admin token, where /metrics asks for it")
 	markRequired(cmd, "period")
 	cmd.MarkFlagsOneRequired("config", "ledger")
 	cmd.MarkFlagsMutuallyExclusive("config", "ledger")
@@ -57,9 +59,16 @@ func (f *reconcileFlags) run(ctx context.Context, stdout io.Writer) error {
 	}
 	// Before the ledger is read: what is counted by now is in it.
 	scrapes := make([]*chargeback.Scrape, len(f.metrics))
+	token := ""
+	if f.token != "" {
+		var err error
+		if token, err = readSecretText(f.token); err != nil {
+			return fmt.Errorf("cannot read --token-file: %w", err)
+		}
+	}
 	for i, url := range f.metrics {
 		var err error
-		if scrapes[i], err = scrape(ctx, url); err != nil {
+		if scrapes[i], err = scrape(ctx, url, token); err != nil {
 			return err
 		}
 	}
@@ -169,7 +178,7 @@ func (f *reconcileFlags) exported(ctx context.Context, books *ledger.Snapshot) (
 // scrapeTimeout is for a gateway to answer.
 const scrapeTimeout = 15 * time.Second
 
-func scrape(ctx context.Context, from string) (*chargeback.Scrape, error) {
+func scrape(ctx context.Context, from, token string) (*chargeback.Scrape, error) {
 	u, err := url.Parse(from)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
 		return nil, &usageError{"--metrics should be a URL without credentials, like http://127.0.0.1:9090/metrics"}
@@ -181,11 +190,17 @@ func scrape(ctx context.Context, from string) (*chargeback.Scrape, error) {
 		return nil, fmt.Errorf("cannot read the metrics: %w", err)
 	}
 	req.Header.Set("Accept", "text/plain;version=0.0.4")
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the metrics: %w", err)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusUnauthorized {
+		return nil, fmt.Errorf("cannot read the metrics of %s: the admin token is required; give its file with --token-file", from)
+	}
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("cannot read the metrics of %s: it answers with status %d", from, resp.StatusCode)
 	}

@@ -78,6 +78,8 @@ type checkReport struct {
 	Cost      *costSums      `json:"cost,omitempty"`
 	Fleet     map[string]int `json:"fleet,omitempty"`
 	Series    *seriesBound   `json:"series,omitempty"`
+	// Connections are those of clients.
+	Connections *connectionBound `json:"connections,omitempty"`
 }
 
 // finding is an error or a warning. Line and column count from 1 and are left out where there is no place.
@@ -215,6 +217,7 @@ func (c *checker) summary(cfg *Config, docs *documents) {
 	own, ofTenants := ownSeries(cfg, docs.policies), metricsConfig(cfg, docs).SeriesBound()
 	c.print("at most %d metric series: %d of the gateway, %d of tenants\n", own+ofTenants, own, ofTenants)
 	c.report.Series = &seriesBound{own, ofTenants}
+	c.connections(&cfg.Limits)
 }
 
 // policies says what there is to say about a set that loads.

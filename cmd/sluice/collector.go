@@ -25,6 +25,7 @@ import (
 // stateCollector reads, at each scrape, what the parts know of themselves.
 type stateCollector struct {
 	gateway   *gateway.Gateway
+	admin     *gateway.Admission // of the admin listener
 	fleet     *scoring.Fleet
 	limiter   *ratelimit.Limiter
 	shared    *redis.Limiter // nil without a store
@@ -46,6 +47,8 @@ type stateCollector struct {
 var (
 	descInFlight    = desc("sluice_http_requests_in_flight", "Requests between their first check and their end.", "route")
 	descConns       = desc("sluice_http_connections", "Open client connections.")
+	descConnLimit   = desc("sluice_http_connections_limit", "The most client connections that may be open.")
+	descConnRefused = desc("sluice_http_connections_refused_total", "Connections that were refused because as many were open as there may be: in all (total), or of one address (address).", "listener", "reason")
 	descDraining    = desc("sluice_draining", "1 while the gateway is shutting down.")
 	descReloads     = desc("sluice_config_reloads_total", "Reloads by result: success, failure.", "result")
 	descGeneration  = desc("sluice_config_generation", "Number of the generation in force, from 1.")
@@ -189,6 +192,13 @@ func (c *stateCollector) collectEdge(ch chan<- prometheus.Metric) {
 		gauge(ch, descInFlight, float64(n), route)
 	}
 	gauge(ch, descConns, float64(c.gateway.Connections()))
+	gauge(ch, descConnLimit, float64(c.gateway.MaxConnections()))
+	for reason, n := range c.gateway.Refused() {
+		counter(ch, descConnRefused, float64(n), "public", reason)
+	}
+	for reason, n := range c.admin.Refused() {
+		counter(ch, descConnRefused, float64(n), "admin", reason)
+	}
 	gauge(ch, descDraining, oneIf(c.gateway.Draining()))
 }
 

@@ -41,8 +41,8 @@ type Config struct {
 	Log            LogConfig            `yaml:"log"`
 }
 
-// ListenConfig holds the two listeners. The public one serves clients; the admin one serves /metrics to
-// everyone who reaches it, and /debug to holders of the admin token, if there is one.
+// ListenConfig holds the two listeners. The public one serves clients; the admin one serves /debug and /admin
+// to holders of the admin token, and /metrics.
 type ListenConfig struct {
 	Public PublicListenConfig `yaml:"public"`
 	Admin  AdminListenConfig  `yaml:"admin"`
@@ -66,8 +66,11 @@ func (t TLSConfig) Enabled() bool { return t.CertFile != "" && t.KeyFile != "" }
 
 // AdminListenConfig is the operator's listener. Without TokenFile it must be on a loopback address.
 type AdminListenConfig struct {
-	Address   string `yaml:"address"`
-	TokenFile string `yaml:"tokenFile"` // text; surrounding white space is not part of the token
+	Address     string    `yaml:"address"`
+	TokenFile   string    `yaml:"tokenFile"`   // text; surrounding white space is not part of the token. None: one is made
+	MetricsOpen bool      `yaml:"metricsOpen"` // /metrics needs no token, although others can reach it
+	Hosts       []string  `yaml:"hosts"`       // names by which it is called, beside addresses and localhost
+	TLS         TLSConfig `yaml:"tls"`
 }
 
 // LimitsConfig bounds what one request or one connection may take. The defaults are those of the HTTP
@@ -88,6 +91,9 @@ type LimitsConfig struct {
 	EventBytes       ByteSize      `yaml:"eventBytes"`       // one server-sent event
 	KeepAliveComment time.Duration `yaml:"keepAliveComment"` // between `: keep-alive` comments; 0 = off
 	Retries          int           `yaml:"retries"`          // further workers tried after one failed before its first byte
+
+	Connections           int `yaml:"connections"`           // of clients; 0: as many as descriptors and memory allow
+	ConnectionsPerAddress int `yaml:"connectionsPerAddress"` // of one address; 0: a quarter of all
 }
 
 // TenantsConfig names the file of tenants and their API keys.
@@ -286,7 +292,7 @@ func DefaultConfig() Config {
 	return Config{
 		Listen: ListenConfig{
 			Public: PublicListenConfig{Address: "127.0.0.1:8080", TLS: TLSConfig{MinVersion: "1.2"}},
-			Admin:  AdminListenConfig{Address: "127.0.0.1:9090"},
+			Admin:  AdminListenConfig{Address: "127.0.0.1:9090", TLS: TLSConfig{MinVersion: "1.2"}},
 		},
 		Limits: LimitsConfig{
 			BodyBytes:        32 * MiB,

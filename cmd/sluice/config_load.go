@@ -130,6 +130,8 @@ func (c *Config) paths() []configPath {
 		{"listen.public.tls.certFile", &c.Listen.Public.TLS.CertFile, false},
 		{"listen.public.tls.keyFile", &c.Listen.Public.TLS.KeyFile, false},
 		{"listen.admin.tokenFile", &c.Listen.Admin.TokenFile, false},
+		{"listen.admin.tls.certFile", &c.Listen.Admin.TLS.CertFile, false},
+		{"listen.admin.tls.keyFile", &c.Listen.Admin.TLS.KeyFile, false},
 		{"tenants.file", &c.Tenants.File, false},
 		{"keys.postgresFile", &c.Keys.PostgresFile, false},
 		{"policy.dir", &c.Policy.Dir, true},

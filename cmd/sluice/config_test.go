@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,12 +72,15 @@ func TestLoadConfigFull(t *testing.T) {
 	want := &Config{
 		Listen: ListenConfig{
 			Public: PublicListenConfig{Address: "0.0.0.0:8443", TLS: TLSConfig{MinVersion: "1.3"}},
-			Admin:  AdminListenConfig{Address: "10.0.0.1:9090", TokenFile: in("admin.token")},
+			Admin: AdminListenConfig{
+				Address: "10.0.0.1:9090", TokenFile: in("admin.token"), MetricsOpen: true, Hosts: []string{"sluice-admin.example"}, TLS: TLSConfig{MinVersion: "1.3"},
+			},
 		},
 		Limits: LimitsConfig{
 			BodyBytes: MiB, HeaderBytes: 16 * KiB, HeaderRead: 6 * time.Second, BodyRead: 7 * time.Second, BodyIdle: 8 * time.Second, ConnectTimeout: 100 * time.Millisecond,
 			FirstByteStream: time.Minute, FirstByteUnary: 2 * time.Minute, StreamIdle: 3 * time.Second,
 			ClientWrite: 4 * time.Second, IdleConnection: 5 * time.Second, ResponseBytes: 2 * MiB, EventBytes: MiB,
+			Connections: 2000, ConnectionsPerAddress: 100,
 		},
 		Tenants: TenantsConfig{File: in("tenants.yaml")},
 		Keys:    KeysConfig{RevokedFile: in("revoked"), UsedFile: "none", PostgresFile: in("ledger.dsn"), MaxStale: time.Hour, WarnBefore: 24 * time.Hour, CutRunning: true},
@@ -188,8 +192,12 @@ func TestLoadConfigFull(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, want)
 	}
-	if len(warnings) != 1 || warnings[0].Path != "listen.public.address" {
-		t.Errorf("got warnings %v, want the one of clear text on a public address", warnings)
+	var warned []string
+	for _, w := range warnings {
+		warned = append(warned, w.Path)
+	}
+	if !slices.Equal(warned, []string{"listen.public.address", "listen.admin.address", "listen.admin.metricsOpen"}) {
+		t.Errorf("got warnings %v, want those of clear text on two addresses and of open metrics", warnings)
 	}
 }
 
@@ -202,7 +210,7 @@ func TestLoadConfigMinimal(t *testing.T) {
 		t.Errorf("got warnings %v, want none", warnings)
 	}
 	want := DefaultConfig()
-	if !reflect.DeepEqual(got.Limits, want.Limits) || !reflect.DeepEqual(got.Health, want.Health) || got.Listen != want.Listen {
+	if !reflect.DeepEqual(got.Limits, want.Limits) || !reflect.DeepEqual(got.Health, want.Health) || !reflect.DeepEqual(got.Listen, want.Listen) {
 		t.Errorf("defaults differ: got %+v", got)
 	}
 	if m := got.Models[0]; m.Upstream != "tiny" || m.DefaultMaxTokens != 4096 || m.BytesPerToken != 3 {

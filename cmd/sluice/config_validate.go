@@ -111,8 +111,8 @@ func (v *validator) listen() {
 	if public && admin && l.Public.Address == l.Admin.Address && !strings.HasSuffix(l.Public.Address, ":0") {
 		v.errorf("listen.admin.address", "is the public address too; the two listeners need an address each")
 	}
-	if admin && l.Admin.TokenFile == "" && !isLoopback(l.Admin.Address) {
-		v.errorf("listen.admin.address", "%q can be reached from other machines; give listen.admin.tokenFile, or use a loopback address", l.Admin.Address)
+	if admin {
+		v.admin()
 	}
 	if public && !l.Public.TLS.Enabled() && !isLoopback(l.Public.Address) {
 		v.warnf("listen.public.address", "%q can be reached from other machines without TLS: API keys cross the network in clear text", l.Public.Address)
@@ -222,6 +222,7 @@ func (v *validator) limits() {
 		v.duration("limits.keepAliveComment", l.KeepAliveComment, time.Second, time.Hour)
 	}
 	v.count("limits.retries", int64(l.Retries), 0, 10)
+	v.connections()
 }
 
 func (v *validator) duration(path string, value, least, most time.Duration) {

@@ -288,6 +288,10 @@ func (d *demo) configFile(opts demoOptions, trusted, tokenizer string) ([]byte, 
 // say writes what a newcomer needs: where it runs, the keys, what to try.
 func (d *demo) say(w io.Writer, a *app) {
 	base, admin := a.baseURL(), a.admin.Addr()
+	token, err := readSecretText(d.cfg.adminTokenFile())
+	if err != nil {
+		token = "(the token can't be read: " + err.Error() + ")"
+	}
 	fmt.Fprintf(w, "Sluice is serving %s on %s (metrics: http://%s/metrics)\n", demoModel, base, admin)
 	fmt.Fprintln(w, "The workers are simulated: real HTTP, real ZMQ cache events, a modelled GPU; their text is noise.")
 	if !d.native {
@@ -309,7 +313,7 @@ func (d *demo) say(w io.Writer, a *app) {
 		{"a stream", chat("acme", " -N", `{"model":"demo-chat","stream":true,"max_tokens":20,`+messages+`}`)},
 		{"restricted data goes to the restricted pool (see x-sluice-worker)", chat("acme", " -i -H 'x-sluice-content-labels: pii'", `{"model":"demo-chat","max_tokens":8,`+messages+`}`)},
 		{"a policy says no", chat("initech", " -i", `{"model":"demo-chat",`+messages+`,"tools":[{"type":"function","function":{"name":"shell","parameters":{"type":"object"}}}]}`)},
-		{"where requests went and why", fmt.Sprintf("curl -s http://%s/debug/predictions", admin)},
+		{"where requests went and why", fmt.Sprintf("curl -s http://%s/debug/predictions -H 'Authorization: Bearer %s'", admin, token)},
 	} {
 		fmt.Fprintf(w, "\n# %s\n%s\n", try.what, try.line)
 	}

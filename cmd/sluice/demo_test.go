@@ -279,10 +279,7 @@ func TestDebugPages(t *testing.T) {
 	}
 	page := func(path string, into any) {
 		t.Helper()
-		resp, err := http.Get("http://" + a.admin.Addr().String() + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := askAdmin(t, a, http.MethodGet, path)
 		defer resp.Body.Close()
 		if err := json.NewDecoder(resp.Body).Decode(into); err != nil || resp.StatusCode != http.StatusOK {
 			t.Fatalf("%s: %d %v", path, resp.StatusCode, err)

@@ -84,10 +84,7 @@ func TestSharedLimits(t *testing.T) {
 		}
 	}
 	var page limitsPage
-	resp, err := http.Get("http://" + a.admin.Addr().String() + "/debug/limits")
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := askAdmin(t, a, http.MethodGet, "/debug/limits")
 	defer resp.Body.Close()
 	if err := json.NewDecoder(resp.Body).Decode(&page); err != nil || page.Store != "redis" || page.Redis.State != "up" || page.Redis.Replicas != 1 || page.Reserved < 3 {
 		t.Errorf("/debug/limits: %v %+v %+v", err, page, page.Redis)

@@ -18,6 +18,7 @@ func gatewayConfig(cfg *Config) (gateway.Config, error) {
 	gc.Connect, gc.FirstByteStream, gc.FirstByteUnary, gc.StreamIdle = l.ConnectTimeout, l.FirstByteStream, l.FirstByteUnary, l.StreamIdle
 	gc.ResponseBytes, gc.EventBytes = int(l.ResponseBytes), int(l.EventBytes)
 	gc.KeepAliveComment, gc.Retries = l.KeepAliveComment, l.Retries
+	capConnections(&gc, l, readOSLimits())
 	for _, text := range cfg.TrustedProxies {
 		p, err := parseNetwork(text)
 		if err != nil {

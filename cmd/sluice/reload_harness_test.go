@@ -137,10 +137,7 @@ func (r *reloading) policy(name, text string) {
 // reload calls the admin listener.
 func (r *reloading) reload() (int, attemptPage) {
 	r.Helper()
-	resp, err := http.Post("http://"+r.a.admin.Addr().String()+"/admin/reload", "", nil)
-	if err != nil {
-		r.Fatal(err)
-	}
+	resp := askAdmin(r.T, r.a, http.MethodPost, "/admin/reload")
 	defer resp.Body.Close()
 	var page attemptPage
 	if err := json.NewDecoder(resp.Body).Decode(&page); err != nil {
@@ -152,10 +149,7 @@ func (r *reloading) reload() (int, attemptPage) {
 // status reads /debug/policies.
 func (r *reloading) status() (page policiesPage) {
 	r.Helper()
-	resp, err := http.Get("http://" + r.a.admin.Addr().String() + "/debug/policies")
-	if err != nil {
-		r.Fatal(err)
-	}
+	resp := askAdmin(r.T, r.a, http.MethodGet, "/debug/policies")
 	defer resp.Body.Close()
 	if err := json.NewDecoder(resp.Body).Decode(&page); err != nil || resp.StatusCode != 200 {
 		r.Fatalf("%d %v", resp.StatusCode, err)

@@ -27,6 +27,7 @@ func newServeCommand() *cobra.Command {
 			for _, w := range warnings {
 				log.Warn("configuration", "file", w.File, "line", w.Line, "path", w.Path, "warning", w.Text)
 			}
+			respectMemory(log, readOSLimits())
 			ctx, hangups, stop := onSignals(cmd.Context(), log)
 			defer stop()
 			return run(ctx, cfg, log, reloadFrom(configFile, hangups))

@@ -23,13 +23,7 @@ func addKeys(s *secretstest.Secrets, d *demo) {
 // shows to operators and in what it has written. Its log is looked at besides.
 func noSecretTold(t testing.TB, s *secretstest.Secrets, a *app) {
 	t.Helper()
-	token := ""
-	if file := a.cfg.Listen.Admin.TokenFile; file != "" {
-		var err error
-		if token, err = readSecretText(file); err != nil {
-			t.Errorf("the admin token: %v", err)
-		}
-	}
+	token := adminToken(t, a)
 	for _, file := range secretFiles(a.cfg) {
 		text, err := os.ReadFile(file)
 		if err == nil && len(strings.TrimSpace(string(text))) >= 16 {
@@ -39,8 +33,12 @@ func noSecretTold(t testing.TB, s *secretstest.Secrets, a *app) {
 	for _, path := range []string{"/metrics", "/debug/workers", "/debug/predictions", "/debug/policies"} {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequestWithContext(context.Background(), http.MethodGet, path, nil)
+		r.Host = "localhost"
 		r.Header.Set("Authorization", "Bearer "+token)
 		a.pages.ServeHTTP(w, r)
+		if w.Code != http.StatusOK {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
 		for _, found := range s.Find(w.Body.Bytes()) {
 			t.Errorf("%s: %s", path, found)
 		}
@@ -71,7 +69,7 @@ func noSecretTold(t testing.TB, s *secretstest.Secrets, a *app) {
 
 // secretFiles are the files of a configuration that hold nothing but a secret.
 func secretFiles(cfg *Config) []string {
-	files := []string{cfg.Listen.Admin.TokenFile, cfg.CacheIsolation.KeyFile, cfg.DecisionLog.HashKeyFile, cfg.Store.Redis.PasswordFile}
+	files := []string{cfg.adminTokenFile(), cfg.CacheIsolation.KeyFile, cfg.DecisionLog.HashKeyFile, cfg.Store.Redis.PasswordFile}
 	for i := range cfg.Pools {
 		files = append(files, cfg.Pools[i].APIKeyFile)
 	}

@@ -79,43 +79,6 @@ func TestFirstTokensAreReported(t *testing.T) {
 	}
 }
 
-// TestAdminToken guards the debug pages and leaves the metrics to whoever
-// reaches the listener.
-func TestAdminToken(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte("open-sesame\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	d, a := startStack(t, func(cfg *Config) { cfg.Listen.Admin.TokenFile = file })
-	for _, c := range []struct {
-		path, credential string
-		status           int
-	}{
-		{"/debug/workers", "", 401},
-		{"/debug/workers", "Bearer open-sesam", 401},
-		{"/debug/predictions", "Bearer " + d.keys["acme"], 401},
-		{"/debug/workers", "Bearer open-sesame", 200},
-		{"/debug/predictions", "Bearer open-sesame", 200},
-		{"/metrics", "", 200},
-		{"/v1/models", "Bearer open-sesame", 404},
-		{"/healthz", "", 404},
-	} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+a.admin.Addr().String()+c.path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", c.credential)
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		if resp.StatusCode != c.status {
-			t.Errorf("%s with %q: %d, want %d", c.path, c.credential, resp.StatusCode, c.status)
-		}
-	}
-}
-
 // TestServeOverTLS serves the public listener with the configured certificate
 // and least version, and nothing in clear text.
 func TestServeOverTLS(t *testing.T) {

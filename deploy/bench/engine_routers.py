@@ -23,8 +23,9 @@ class Failed(Exception):
     """A run that gave no figures, and why."""
 
 
-def get(url, timeout=10):
-    with urllib.request.urlopen(url, timeout=timeout) as r:
+def get(url, timeout=10, token=None):
+    req = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    with urllib.request.urlopen(req, timeout=timeout) as r:
         return r.read().decode()
 
 
@@ -177,14 +178,18 @@ log: {{ level: info, format: json }}
 
     def ready(self):
         get(self.url + "/readyz")
-        return json.loads(get(self.admin + "/debug/workers"))["tokenizers"]["tiny"]["state"] == "verified"
+        return json.loads(self.debug("workers"))["tokenizers"]["tiny"]["state"] == "verified"
+
+    def debug(self, page):
+        token = (self.folder / "sluice.db.admin-token").read_text().strip()
+        return get(f"{self.admin}/debug/{page}", token=token)
 
     def shown(self):
         return ["sluice", "serve", "-c", "sluice.yaml"]
 
     def view(self):
         """Prediction against outcome of the recent picks, and how often the view of the caches was of use."""
-        page = get(self.admin + "/debug/predictions")
+        page = self.debug("predictions")
         (self.folder / "predictions.json").write_text(page)
         errors, within, cached, prompt = [], 0, 0, 0
         for pick in json.loads(page)["picks"]:

@@ -88,7 +88,7 @@ until curl -sf "http://$(address 1)/readyz" >/dev/null; do
 done
 
 ALPHA_KEY=$alpha BETA_KEY=$beta "$sdk/bin/python" "$root/deploy/e2e/engine_check.py" \
-  --gateway "http://$(address 1)" --admin "http://$(address 2)" \
+  --gateway "http://$(address 1)" --admin "http://$(address 2)" --token "$work/sluice.db.admin-token" \
   --worker "w1=http://127.0.0.1:$port1=$pid1" --worker "w2=http://127.0.0.1:$port2=$pid2" \
   --sluice "$sluice" --tokenizer "$model" --ledger "$work/sluice.db" \
   --parity "$root/scoring/tokenize/testdata/parity/qwen3.json"

@@ -18,9 +18,16 @@ import urllib.request
 import openai
 
 
-def get(url):
-    with urllib.request.urlopen(url, timeout=10) as r:
+def get(url, token=None):
+    req = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    with urllib.request.urlopen(req, timeout=10) as r:
         return r.read().decode()
+
+
+def debug(args, page):
+    """A debug page of the gateway; it keeps the token beside its ledger."""
+    with open(args.token) as f:
+        return json.loads(get(args.admin + "/debug/" + page, f.read().strip()))
 
 
 def post(url, body):
@@ -87,14 +94,14 @@ class Checks:
         return raw.parse(), raw.headers["x-sluice-worker"]
 
     def debug(self):
-        return json.loads(get(self.args.admin + "/debug/workers"))
+        return debug(self.args, "workers")
 
     def worker(self, name):
         return next(w for w in self.debug()["workers"] if w["health"]["name"] == name)
 
     def last_pick(self):
         """The last pick, and its winner's prediction."""
-        pick = json.loads(get(self.args.admin + "/debug/predictions"))["picks"][-1]
+        pick = debug(self.args, "predictions")["picks"][-1]
         return pick, next(c for c in pick["candidates"] if c["worker"] == pick["winner"])
 
     def sdk(self):
@@ -261,7 +268,7 @@ def children(pid):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__)
-    for name in ["gateway", "admin", "sluice", "tokenizer", "ledger", "parity"]:
+    for name in ["gateway", "admin", "token", "sluice", "tokenizer", "ledger", "parity"]:
         p.add_argument("--" + name, required=True)
     p.add_argument("--worker", action="append", required=True)
     sys.exit(1 if Checks(p.parse_args()).run() else 0)

@@ -90,5 +90,5 @@ until curl -sf "http://$(address 1)/readyz" >/dev/null; do
 done
 
 CALLERS=$callers "$ENGINE_VENV/bin/python" "$root/deploy/e2e/isolation_check.py" \
-  --gateway "http://$(address 1)" --admin "http://$(address 2)" --key "$work/cache.key" \
+  --gateway "http://$(address 1)" --admin "http://$(address 2)" --token "$work/sluice.db.admin-token" --key "$work/cache.key" \
   --left "http://127.0.0.1:$port1" --right "http://127.0.0.1:$port2"

@@ -26,9 +26,16 @@ import zmq
 BLOCK = 32  # tokens; serve.sh starts the engines with it
 
 
-def get(url):
-    with urllib.request.urlopen(url, timeout=10) as r:
+def get(url, token=None):
+    req = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    with urllib.request.urlopen(req, timeout=10) as r:
         return r.read().decode()
+
+
+def debug(args, page):
+    """A debug page of the gateway; it keeps the token beside its ledger."""
+    with open(args.token) as f:
+        return json.loads(get(args.admin + "/debug/" + page, f.read().strip()))
 
 
 def post(url, body, key=None):
@@ -159,7 +166,7 @@ class Surface:
         if cached:
             eventually("the engine's counter of hits", 5, lambda: grown() >= cached)
         assert grown() == cached, f"the answer says {cached} cached tokens, the engine's counter grew by {grown():.0f}"
-        pick = json.loads(get(self.args.admin + "/debug/predictions"))["picks"][-1]
+        pick = debug(self.args, "predictions")["picks"][-1]
         view = next(c["cached_tokens"] for c in pick["candidates"] if c["worker"] == pick["winner"])
         assert view == cached, f"the gateway expected {view} cached tokens, the engine had {cached}"
         self.cached += cached
@@ -292,7 +299,7 @@ def refusals(args):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__)
-    for name in ["gateway", "admin", "key", "left", "right"]:
+    for name in ["gateway", "admin", "token", "key", "left", "right"]:
         p.add_argument("--" + name, required=True)
     args = p.parse_args()
     with open(args.key, "rb") as f:

@@ -26,20 +26,33 @@ type Client struct {
 // Dial connects a client to an address, and closes it when the test ends.
 func Dial(t testing.TB, addr string) *Client {
 	t.Helper()
-	conn, err := net.DialTimeout("tcp", addr, patience)
+	return DialFrom(t, "", addr, nil)
+}
+
+// DialTLS is Dial with TLS.
+func DialTLS(t testing.TB, addr string, config *tls.Config) *Client {
+	t.Helper()
+	return DialFrom(t, "", addr, config)
+}
+
+// DialFrom is Dial from an address of this machine, such as one of its many loopback
+// addresses, if local is not empty, and with TLS if config is not nil.
+func DialFrom(t testing.TB, local, addr string, config *tls.Config) *Client {
+	t.Helper()
+	d := net.Dialer{Timeout: patience}
+	if local != "" {
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(local)}
+	}
+	conn, err := d.Dial("tcp", addr)
 	if err != nil {
 		t.Fatalf("cannot connect to %s: %v", addr, err)
 	}
 	c := &Client{t: t, tcp: conn.(*net.TCPConn), conn: conn, in: bufio.NewReader(conn)}
 	t.Cleanup(func() { conn.Close() })
 	c.deadline()
-	return c
-}
-
-// DialTLS is Dial with TLS.
-func DialTLS(t testing.TB, addr string, config *tls.Config) *Client {
-	t.Helper()
-	c := Dial(t, addr)
+	if config == nil {
+		return c
+	}
 	secure := tls.Client(c.tcp, config)
 	if err := secure.Handshake(); err != nil {
 		t.Fatalf("cannot shake hands with %s: %v", addr, err)
