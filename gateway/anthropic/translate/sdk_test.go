@@ -250,8 +250,8 @@ func subjects() map[string]subject {
 				"required": {keep(`["a"]`, `"required":["a"]`)},
 			},
 		},
-		"ToolChoiceAutoParam": choice("auto", `"auto"`), "ToolChoiceAnyParam": choice("any", `"required"`),
-		"ToolChoiceNoneParam": choice("none", `"none"`), "ToolChoiceToolParam": choice("tool", `{"type":"function","function":{"name":"f"}}`),
+		"ToolChoiceAutoParam": choiceOf("auto", `"auto"`), "ToolChoiceAnyParam": choiceOf("any", `"required"`),
+		"ToolChoiceNoneParam": choiceOf("none", `"none"`), "ToolChoiceToolParam": choiceOf("tool", `{"type":"function","function":{"name":"f"}}`),
 		"MetadataParam": {
 			body: inTop + `"metadata":{*}}`, path: "metadata",
 			fields: map[string][]sample{"user_id": {keep(`"u"`, `"user":"u"`)}},
@@ -290,7 +290,7 @@ func refusedCaller() subject {
 	}
 }
 
-func choice(kind, trace string) subject {
+func choiceOf(kind, trace string) subject {
 	s := subject{
 		body: inTop + `"tool_choice":{*}}`, path: "tool_choice", least: map[string]string{"type": `"` + kind + `"`},
 		fields: map[string][]sample{
