@@ -28,7 +28,7 @@ func TestChatWithoutStream(t *testing.T) {
 		t.Fatalf("got %d %v %s", resp.StatusCode, resp.Header, answer)
 	}
 	seen := worker.Next(t)
-	for _, name := range []string{"Authorization", "Content-Type", "Content-Length", "Accept", "X-Request-Id", "Traceparent"} {
+	for _, name := range []string{"Authorization", "Content-Type", "Content-Length", "Accept", "Accept-Encoding", "X-Request-Id", "Traceparent"} {
 		if seen.Header.Get(name) == "" {
 			t.Errorf("the worker got no %s", name)
 		}

@@ -85,6 +85,7 @@ type exchange struct {
 	tracestate      string
 	pick            scoring.Request
 	res             *scoring.Reservation
+	tries           tries
 	attempts        []Attempt
 	upBody          *upstreamBody
 	overhead        time.Duration

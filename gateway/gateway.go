@@ -45,6 +45,9 @@ type Config struct {
 	// address that is no trusted proxy; an IPv6 address counts as its /64. Zero is no
 	// bound.
 	Connections, ConnectionsPerAddress int
+	// RetryShare is the part of a pool's requests that may be sent on to another
+	// worker, from 0 to 1. A few a second always may.
+	RetryShare float64
 	// TrustedProxies are the networks whose X-Forwarded-For is believed.
 	TrustedProxies []netip.Prefix
 	// WorkerTLS is used for https workers; nil means the system's roots.
@@ -60,7 +63,7 @@ func DefaultConfig() Config {
 		ClientWrite: 30 * time.Second,
 		Connect:     2 * time.Second, FirstByteStream: 120 * time.Second, FirstByteUnary: 600 * time.Second,
 		StreamIdle: 60 * time.Second, ResponseBytes: 64 << 20, EventBytes: 16 << 20,
-		KeepAliveComment: 15 * time.Second, TokenBudget: 50 * time.Millisecond, Retries: 2,
+		KeepAliveComment: 15 * time.Second, TokenBudget: 50 * time.Millisecond, Retries: 2, RetryShare: 0.2,
 	}
 }
 
@@ -130,13 +133,14 @@ type Parts struct {
 
 // Gateway serves the data listener. Its methods are safe for concurrent use.
 type Gateway struct {
-	cfg    Config
-	parts  Parts
-	state  atomic.Pointer[State]
-	watch  *watcher
-	ups    *upstreams
-	server *fasthttp.Server
-	log    *slog.Logger
+	cfg     Config
+	parts   Parts
+	state   atomic.Pointer[State]
+	watch   *watcher
+	ups     *upstreams
+	retries *retryBudget
+	server  *fasthttp.Server
+	log     *slog.Logger
 
 	rehearsals rehearsals
 	work       *workClock
@@ -163,7 +167,7 @@ func New(cfg Config, parts Parts, st *State) (*Gateway, error) {
 	}
 	g := &Gateway{
 		cfg: cfg, parts: parts, watch: watch, log: parts.Log,
-		ups: newUpstreams(cfg.Connect, cfg.WorkerTLS), byRoute: make(map[*route]*atomic.Int64), work: newWorkClock(),
+		ups: newUpstreams(cfg.Connect, cfg.WorkerTLS), retries: newRetryBudget(cfg.RetryShare), byRoute: make(map[*route]*atomic.Int64), work: newWorkClock(),
 	}
 	for _, r := range allRoutes {
 		g.byRoute[r] = new(atomic.Int64)

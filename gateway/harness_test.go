@@ -466,11 +466,16 @@ func (m *memoryMeter) last() *Summary {
 type memoryHealth struct {
 	mu                  sync.Mutex
 	failures, successes int
+	blamed              []string // fault and principal of each failure
 }
 
-func (h *memoryHealth) ReportFailure(scoring.WorkerID, error) {
+func (h *memoryHealth) ReportFailure(_ scoring.WorkerID, f scoring.Fault, principal string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if err == nil {
+		panic("BUG: a failure without an error")
+	}
+	h.blamed = append(h.blamed, f.String()+" "+principal)
 	h.failures++
 }
 

@@ -57,38 +57,37 @@ type relay struct {
 }
 
 // beginStream makes the relay and waits for the first whole event, so that a
-// worker that fails before it can still be replaced by another.
-func (ex *exchange) beginStream() (again bool, rej *rejection) {
-	r := &relay{ex: ex, body: newUpstreamBody(ex.up), stream: ex.codec.NewObserver(ex.req.Operation), hideUsage: !ex.req.StreamOptions.IncludeUsage}
-	r.scan = *sse.NewScanner(ex.g.cfg.EventBytes)
-	ex.upBody, ex.relay = r.body, r
+// worker that fails before it can still be replaced by another without a word.
+func (ex *exchange) beginStream() *failure {
+	r := &relay{ex: ex, hideUsage: !ex.req.StreamOptions.IncludeUsage}
+	ex.relay = r
+	r.restart()
 	r.use.begin(ex)
 	if beat := ex.g.cfg.KeepAliveComment; beat > 0 {
 		r.nextBeat = time.Now().Add(beat)
 	}
 	for len(r.out) == 0 && r.end == nil {
-		if err := r.fill(); err != nil {
-			if len(r.out) > 0 {
-				r.fail(err) // an event came before the failure: that commits
-				break
-			}
+		f := r.fill()
+		switch {
+		case f == nil:
+		case len(r.out) > 0 || f.told != nil && ex.answerBegan:
+			r.failed(f) // an event came before the failure, or was it: that commits
+		default:
 			ex.relay = nil
-			if !ex.answerBegan {
-				return ex.sendFailed(err)
+			if f.kind == failSilent {
+				f.kind = failStuck
 			}
-			return false, ex.streamRejection(err)
+			return f
 		}
 	}
-	return false, nil
+	return nil
 }
 
-// streamRejection is the answer to a stream that failed after its first byte
-// and before its first whole event.
-func (ex *exchange) streamRejection(err error) *rejection {
-	if isTimeout(err) {
-		return upstreamFailed("upstream_timeout", "the worker fell silent", fasthttp.StatusGatewayTimeout, err)
-	}
-	return ex.badBody(err)
+// restart makes the relay ready for the answer to another attempt.
+func (r *relay) restart() {
+	r.body = nil
+	r.scan = *sse.NewScanner(r.ex.g.cfg.EventBytes)
+	r.stream = r.ex.codec.NewObserver(r.ex.req.Operation)
 }
 
 // Read implements io.Reader for the server: at least a byte, or the end. A bug
@@ -119,8 +118,8 @@ func (r *relay) read(p []byte) (int, error) {
 			return 0, r.end
 		}
 		r.out, r.off = r.out[:0], 0
-		if err := r.fill(); err != nil {
-			r.fail(err)
+		if f := r.fill(); f != nil {
+			r.failed(f)
 		}
 	}
 	if r.hasToken {
@@ -142,13 +141,19 @@ func (r *relay) markFirstToken() {
 
 // fill waits for the worker and turns what it sent into events to pass on. It
 // may return with nothing to pass on.
-func (r *relay) fill() error {
+func (r *relay) fill() *failure {
 	if r.ex.over() {
-		return errInterrupted
+		return interrupted()
+	}
+	if r.body == nil {
+		return r.begin(time.Now())
 	}
 	beat, err := r.await(time.Now())
-	if err != nil || beat {
-		return err
+	if err != nil {
+		return r.broken(err)
+	}
+	if beat {
+		return nil
 	}
 	buf := readPool.Get().(*[]byte)
 	defer readPool.Put(buf)
@@ -156,18 +161,55 @@ func (r *relay) fill() error {
 	if n > 0 {
 		r.ex.answerBegan = true
 		r.scan.Feed((*buf)[:n])
-		if rerr := r.relayEvents(); rerr != nil || r.end != nil {
-			return rerr
+		if f := r.relayEvents(); f != nil || r.end != nil {
+			return f
 		}
 	}
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, io.EOF):
 		return r.workerEnded()
-	case err != nil && r.done:
+	case r.done:
 		r.complete()
 		return nil
 	}
-	return err
+	return r.broken(err)
+}
+
+// begin waits for the header of the worker's answer, or until a keep-alive comment is
+// due and goes out.
+func (r *relay) begin(now time.Time) *failure {
+	until := r.ex.dispatched.Add(r.ex.g.cfg.FirstByteStream)
+	if !r.nextBeat.IsZero() && r.nextBeat.Before(until) {
+		until = latest(r.nextBeat, now.Add(glance))
+	}
+	late, f := r.ex.awaitHead(until)
+	switch {
+	case f != nil:
+		return f
+	case late:
+		r.beat()
+		return nil
+	}
+	r.body = newUpstreamBody(r.ex.up)
+	r.ex.upBody = r.body
+	return nil
+}
+
+// beat sends a keep-alive comment.
+func (r *relay) beat() {
+	r.nextBeat = time.Now().Add(r.ex.g.cfg.KeepAliveComment)
+	r.out = sse.AppendComment(r.out, "keep-alive")
+}
+
+// broken is the end of a stream that could not be read on.
+func (r *relay) broken(err error) *failure {
+	f := r.ex.bodyFailed(err)
+	if f.kind == failStuck {
+		f.kind = failSilent
+	}
+	return f
 }
 
 // await blocks until the worker's stream can be read. beat says that a
@@ -202,67 +244,68 @@ func (r *relay) await(now time.Time) (beat bool, err error) {
 		return false, nil // the read that follows fails, which ends a complete stream
 	}
 	if beating {
-		r.nextBeat = time.Now().Add(cfg.KeepAliveComment)
-		r.out = sse.AppendComment(r.out, "keep-alive")
+		r.beat()
 		return true, nil
 	}
 	return false, err
 }
 
 // relayEvents moves the whole events that have come to out.
-func (r *relay) relayEvents() error {
+func (r *relay) relayEvents() *failure {
 	for ev, ok := r.scan.Next(); ok; ev, ok = r.scan.Next() {
-		r.relayEvent(ev)
-		if r.end != nil {
-			return nil
+		if f := r.relayEvent(ev); f != nil {
+			return f
 		}
 	}
 	r.tellUse()
-	return r.scan.Err()
+	if err := r.scan.Err(); err != nil {
+		return &failure{kind: failSize, cause: err}
+	}
+	return nil
 }
 
-func (r *relay) relayEvent(ev sse.Event) {
+func (r *relay) relayEvent(ev sse.Event) *failure {
 	if r.done {
-		return // the answer is whole, whatever else is sent
+		return nil // the answer is whole, whatever else is sent
 	}
 	if len(ev.Data) == 0 {
 		r.out = append(r.out, ev.Raw...)
-		return
+		return nil
 	}
 	flags := r.stream.Observe(ev.Name, ev.Data)
 	switch {
 	case flags&wire.StreamError != 0:
 		we, _ := r.stream.StreamError()
-		r.abort(&rejection{
-			status: we.Status, kind: we.Body.Type, code: we.Body.Code, param: we.Body.Param, message: we.Body.Message,
-			outcome: tenancy.OutcomeUpstreamError, cause: errors.New("the worker reported an error inside its stream"),
-		})
-		return
+		return toldBy(&we, errors.New("the worker reported an error inside its stream"))
 	case flags&wire.Malformed != 0:
 		r.ex.malformed++
 	case flags&wire.Done != 0:
 		r.done, r.mark = true, append(r.mark, ev.Raw...)
-		return
+		return nil
 	case flags&wire.UsageChunk != 0 && r.hideUsage:
-		return
+		return nil
 	}
 	if flags&wire.FirstToken != 0 && !r.tokenSeen {
 		r.tokenSeen, r.hasToken = true, true
 	}
 	r.out = append(r.out, ev.Raw...)
+	return nil
 }
 
 // workerEnded handles the end of the worker's response: whole if the terminal
 // mark has come, a failure otherwise.
-func (r *relay) workerEnded() error {
+func (r *relay) workerEnded() *failure {
 	if ev, ok := r.scan.End(); ok {
-		r.relayEvent(ev)
+		if f := r.relayEvent(ev); f != nil {
+			return f
+		}
 	}
-	if r.end != nil {
-		return nil
-	}
-	if !r.done {
-		return errNoTerminal
+	switch {
+	case r.done:
+	case r.ex.answerBegan:
+		return &failure{kind: failNoMark, cause: errNoTerminal}
+	default:
+		return &failure{kind: failEmpty, cause: errNoTerminal}
 	}
 	// Not at the first token: a worker that breaks every stream would be praised
 	// for each before it is blamed.
@@ -273,10 +316,7 @@ func (r *relay) workerEnded() error {
 	return nil
 }
 
-var (
-	errNoTerminal  = errors.New("the worker's stream ended without its terminal mark")
-	errInterrupted = errors.New("the request was interrupted")
-)
+var errNoTerminal = errors.New("the worker's stream ended without its terminal mark")
 
 // complete settles a stream that came whole. The client sees the terminal mark,
 // which is the end to most, and that of the response only after its row is durable.
@@ -292,8 +332,9 @@ func (r *relay) complete() {
 	r.out = append(r.out, r.mark...)
 }
 
-// fail ends a stream that has begun and can't be completed.
-func (r *relay) fail(err error) {
+// failed goes on with another worker if nothing but comments has been passed on, and
+// else ends the stream.
+func (r *relay) failed(f *failure) {
 	ex := r.ex
 	switch {
 	case r.done:
@@ -302,11 +343,25 @@ func (r *relay) fail(err error) {
 		r.end = io.ErrClosedPipe
 		ex.leave()
 	case ex.wasCut.Load():
-		r.abort(ex.cutEvent(err))
-	case isTimeout(err):
-		r.abort(upstreamFailed("upstream_timeout", "the worker fell silent", fasthttp.StatusGatewayTimeout, err))
+		r.abort(ex.cutEvent(f.cause))
 	default:
-		r.abort(upstreamFailed("upstream_error", "the worker failed during its answer", fasthttp.StatusBadGateway, err))
+		r.tryOn(f)
+	}
+}
+
+func (r *relay) tryOn(f *failure) {
+	ex := r.ex
+	rej := ex.attemptFailed(f)
+	if rej == nil {
+		rej = ex.dispatch()
+	}
+	switch {
+	case rej == nil:
+		r.restart()
+	case ex.over():
+		r.failed(f)
+	default:
+		r.abort(rej)
 	}
 }
 
@@ -319,10 +374,6 @@ func (r *relay) abort(rej *rejection) {
 	ex.streamErrorCode = rej.code
 	if ex.conn != nil {
 		ex.conn.closeAfterResponse()
-	}
-	blame := rej.kind == wire.TypeServer && rej.code != "internal_error"
-	if ex.g.parts.Health != nil && !ex.over() && blame {
-		ex.g.parts.Health.ReportFailure(ex.res.Worker().ID, rej.cause)
 	}
 	ex.finish(ending{
 		outcome: rej.outcome, status: fasthttp.StatusOK, code: rej.code, cause: rej.cause,
@@ -349,7 +400,7 @@ func (r *relay) writePlain(ctx *fasthttp.RequestCtx) {
 func (r *relay) Close() error {
 	if !r.ex.finished {
 		r.ex.gone.Store(true)
-		r.fail(errInterrupted)
+		r.failed(interrupted())
 	}
 	return nil
 }

@@ -159,7 +159,9 @@ type Meter interface {
 
 // Health is told how workers behaved, as seen by requests.
 type Health interface {
-	ReportFailure(id scoring.WorkerID, err error)
+	// ReportFailure is told of a worker's fault as a request of the principal saw it.
+	// The error never quotes the worker.
+	ReportFailure(id scoring.WorkerID, f scoring.Fault, principal string, err error)
 	ReportSuccess(id scoring.WorkerID)
 }
 
@@ -185,6 +187,9 @@ type Summary struct {
 	// Predicted is the scorer's forecast of UpstreamTTFT.
 	Predicted time.Duration
 	Attempts  []Attempt
+	// RetryDenied says that the last failure stood although another worker could have
+	// been tried, because too many of the pool's requests had been sent on.
+	RetryDenied bool
 	// Malformed counts events of the stream that were no JSON. StreamError is
 	// the code of the error event that ended it, or empty.
 	Malformed   int

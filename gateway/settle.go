@@ -312,7 +312,7 @@ func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *S
 	s := &Summary{
 		Row: row, Route: ex.route.template, Method: ex.method, Billable: !ex.route.open,
 		Phase: ex.phase, BodyBytes: ex.bodyBytes, Overhead: ex.overhead,
-		Attempts: ex.attempts, Malformed: ex.malformed, StreamError: ex.streamErrorCode,
+		Attempts: ex.attempts, RetryDenied: ex.tries.denied, Malformed: ex.malformed, StreamError: ex.streamErrorCode,
 		Decision:  ex.decision,
 		Tokenised: ex.tokensTried, Tokens: ex.tokens, RoutedTokens: len(ex.tokens.IDs), LedgerFailed: ledgerFailed,
 	}

@@ -56,7 +56,7 @@ type upstream struct {
 	header    fasthttp.ResponseHeader
 	key       string
 	reused    bool
-	heard     bool // a byte of the answer to the last request has come
+	early     bool // the answer came before the request was written whole
 	idleSince time.Time
 }
 
@@ -165,20 +165,7 @@ func quiet(nc net.Conn) bool {
 		nc = tc.NetConn()
 	}
 	sc, ok := nc.(syscall.Conn)
-	if !ok {
-		return true
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
-		return false
-	}
-	silent := false
-	err = raw.Control(func(fd uintptr) {
-		var b [1]byte
-		_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		silent = err == unix.EAGAIN
-	})
-	return err == nil && silent
+	return !ok || peeked(sc) == unix.EAGAIN
 }
 
 // put keeps c for the next request; the caller has read its response to the
@@ -243,60 +230,13 @@ func (u *upstreams) Close() {
 // upstreamRequest is what goes to a worker. Every string in it is the
 // gateway's own or was checked to hold no control character.
 type upstreamRequest struct {
-	path, host, requestID     string
-	authorization             string
-	traceparent, tracestate   string
-	stream                    bool
-	body                      []byte
-	writeTimeout, firstByteIn time.Duration
-}
-
-// send writes the request and reads the response's header. sent is false only
-// if the worker can't have seen a whole request, so that another may be tried
-// without running it twice.
-func (c *upstream) send(scratch []byte, r *upstreamRequest) (buf []byte, sent bool, err error) {
-	buf = appendUpstreamHeader(scratch[:0], r)
-	c.heard = false
-	now := time.Now()
-	if err := c.SetWriteDeadline(now.Add(r.writeTimeout)); err != nil {
-		return buf, false, fmt.Errorf("cannot write to the worker: %w", err)
-	}
-	if len(r.body) <= 8<<10 {
-		buf = append(buf, r.body...)
-		_, err = c.Write(buf)
-	} else {
-		parts := net.Buffers{buf, r.body}
-		_, err = parts.WriteTo(c.Conn)
-	}
-	if err != nil {
-		return buf, false, fmt.Errorf("cannot write to the worker: %w", err)
-	}
-	if err := c.SetReadDeadline(now.Add(r.firstByteIn)); err != nil {
-		return buf, true, fmt.Errorf("cannot read from the worker: %w", err)
-	}
-	return buf, true, c.readHeader()
-}
-
-// readHeader reads the final response header, passing over interim ones.
-func (c *upstream) readHeader() error {
-	if _, err := c.br.Peek(1); err != nil {
-		return err
-	}
-	c.heard = true
-	for range 8 {
-		c.header.Reset()
-		if err := c.header.Read(c.br); err != nil {
-			return err
-		}
-		status := c.header.StatusCode()
-		if status >= 200 {
-			return nil
-		}
-		if status == fasthttp.StatusSwitchingProtocols {
-			break
-		}
-	}
-	return errors.New("the worker sent only interim responses")
+	path, host, requestID   string
+	authorization           string
+	traceparent, tracestate string
+	stream                  bool
+	body                    []byte
+	writeTimeout            time.Duration // for each part of it
+	within                  time.Duration // for the whole
 }
 
 func appendUpstreamHeader(dst []byte, r *upstreamRequest) []byte {
@@ -307,9 +247,9 @@ func appendUpstreamHeader(dst []byte, r *upstreamRequest) []byte {
 	dst = append(dst, "\r\nContent-Type: application/json\r\nContent-Length: "...)
 	dst = strconv.AppendInt(dst, int64(len(r.body)), 10)
 	if r.stream {
-		dst = append(dst, "\r\nAccept: text/event-stream\r\nX-Request-Id: "...)
+		dst = append(dst, "\r\nAccept: text/event-stream\r\nAccept-Encoding: identity\r\nX-Request-Id: "...)
 	} else {
-		dst = append(dst, "\r\nAccept: application/json\r\nX-Request-Id: "...)
+		dst = append(dst, "\r\nAccept: application/json\r\nAccept-Encoding: identity\r\nX-Request-Id: "...)
 	}
 	dst = append(dst, r.requestID...)
 	for _, h := range [...]struct{ name, value string }{
@@ -336,7 +276,7 @@ type upstreamBody struct {
 }
 
 func newUpstreamBody(c *upstream) *upstreamBody {
-	b := &upstreamBody{c: c, left: int64(c.header.ContentLength()), toClose: c.header.ConnectionClose()}
+	b := &upstreamBody{c: c, left: int64(c.header.ContentLength()), toClose: c.header.ConnectionClose() || c.early}
 	switch {
 	case b.left == -1:
 		b.r = httputil.NewChunkedReader(c.br)

@@ -91,6 +91,7 @@ type LimitsConfig struct {
 	EventBytes       ByteSize      `yaml:"eventBytes"`       // one server-sent event
 	KeepAliveComment time.Duration `yaml:"keepAliveComment"` // between `: keep-alive` comments; 0 = off
 	Retries          int           `yaml:"retries"`          // further workers tried after one failed before its first byte
+	RetryShare       float64       `yaml:"retryShare"`       // the part of a pool's requests that may be sent on
 
 	Connections           int `yaml:"connections"`           // of clients; 0: as many as descriptors and memory allow
 	ConnectionsPerAddress int `yaml:"connectionsPerAddress"` // of one address; 0: a quarter of all
@@ -310,6 +311,7 @@ func DefaultConfig() Config {
 			EventBytes:       16 * MiB,
 			KeepAliveComment: 15 * time.Second,
 			Retries:          2,
+			RetryShare:       0.2,
 		},
 		Policy: PolicyConfig{
 			Classes:          []string{"critical", "interactive", "standard", "batch"},

@@ -79,8 +79,8 @@ func TestLoadConfigFull(t *testing.T) {
 		Limits: LimitsConfig{
 			BodyBytes: MiB, HeaderBytes: 16 * KiB, HeaderRead: 6 * time.Second, BodyRead: 7 * time.Second, BodyIdle: 8 * time.Second, ConnectTimeout: 100 * time.Millisecond,
 			FirstByteStream: time.Minute, FirstByteUnary: 2 * time.Minute, StreamIdle: 3 * time.Second,
-			ClientWrite: 4 * time.Second, IdleConnection: 5 * time.Second, ResponseBytes: 2 * MiB, EventBytes: MiB,
 			Connections: 2000, ConnectionsPerAddress: 100,
+			ClientWrite: 4 * time.Second, IdleConnection: 5 * time.Second, ResponseBytes: 2 * MiB, EventBytes: MiB, RetryShare: 0.5,
 		},
 		Tenants: TenantsConfig{File: in("tenants.yaml")},
 		Keys:    KeysConfig{RevokedFile: in("revoked"), UsedFile: "none", PostgresFile: in("ledger.dsn"), MaxStale: time.Hour, WarnBefore: 24 * time.Hour, CutRunning: true},

@@ -223,6 +223,9 @@ func (v *validator) limits() {
 	}
 	v.count("limits.retries", int64(l.Retries), 0, 10)
 	v.connections()
+	if !(l.RetryShare >= 0 && l.RetryShare <= 1) {
+		v.errorf("limits.retryShare", "is %v, should be between 0 and 1", l.RetryShare)
+	}
 }
 
 func (v *validator) duration(path string, value, least, most time.Duration) {

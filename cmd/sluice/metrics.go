@@ -34,7 +34,7 @@ type metrics struct {
 
 	requests, framing, auth, disconnects, streamErrors, malformed *prometheus.CounterVec
 	usageUnknown, decisions, policyErrors, limitRejections        *prometheus.CounterVec
-	attempts, retries, tokens, ledgerErrors                       *prometheus.CounterVec
+	attempts, retries, retriesDenied, tokens, ledgerErrors        *prometheus.CounterVec
 	limitThresholds, storeFailures, ruleErrors                    *prometheus.CounterVec
 	handshakes                                                    *prometheus.CounterVec
 	skipped, labelsIgnored                                        prometheus.Counter
@@ -84,6 +84,7 @@ func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, wo
 		storeFailures:   counter("sluice_ratelimit_store_failures_total", "Limits whose counter could not be had, by why (overflow, down, slow) and what was done.", "state", "decision"),
 		attempts:        counter("sluice_upstream_attempts_total", "Requests sent to workers, by status (0: none came).", "pool", "worker", "status"),
 		retries:         counter("sluice_upstream_retries_total", "Requests sent on to another worker.", "pool", "reason"),
+		retriesDenied:   counter("sluice_upstream_retries_denied_total", "Failures of a pool that stood because too many of its requests had been sent on.", "pool"),
 		tokens:          counter("sluice_route_prompts_total", "Routed prompts by how much of their token ids was known: known, beginning, estimated.", "tokens"),
 		ledgerErrors:    counter("sluice_ledger_errors_total", "Requests whose row could not be made durable.", "reason"),
 		skipped:         single("sluice_policy_rehearsals_skipped_total", "Requests whose bindings that only audit were not judged, for want of room."),
@@ -232,6 +233,9 @@ func (m *metrics) observeRouting(s *gateway.Summary) {
 	}
 	if len(s.Attempts) == 0 {
 		return
+	}
+	if s.RetryDenied {
+		m.retriesDenied.WithLabelValues(s.Attempts[len(s.Attempts)-1].Pool).Inc()
 	}
 	m.overhead.WithLabelValues("request").Observe(s.Overhead.Seconds())
 	m.tokens.WithLabelValues(knownTokens(s)).Inc()

@@ -17,8 +17,8 @@ func gatewayConfig(cfg *Config) (gateway.Config, error) {
 	gc.ClientWrite = l.ClientWrite
 	gc.Connect, gc.FirstByteStream, gc.FirstByteUnary, gc.StreamIdle = l.ConnectTimeout, l.FirstByteStream, l.FirstByteUnary, l.StreamIdle
 	gc.ResponseBytes, gc.EventBytes = int(l.ResponseBytes), int(l.EventBytes)
-	gc.KeepAliveComment, gc.Retries = l.KeepAliveComment, l.Retries
 	capConnections(&gc, l, readOSLimits())
+	gc.KeepAliveComment, gc.Retries, gc.RetryShare = l.KeepAliveComment, l.Retries, l.RetryShare
 	for _, text := range cfg.TrustedProxies {
 		p, err := parseNetwork(text)
 		if err != nil {

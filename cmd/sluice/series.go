@@ -79,6 +79,7 @@ func metricFamilies() []metricFamily {
 		{"sluice_ratelimit_store_losses_total", nil, 0},
 		{"sluice_upstream_attempts_total", []string{"pool", "worker", "status"}, 0},
 		{"sluice_upstream_retries_total", []string{"pool", "reason"}, 0},
+		{"sluice_upstream_retries_denied_total", []string{"pool"}, 0},
 		{"sluice_ttft_seconds", []string{"model", "pool", "class"}, ttft},
 		{"sluice_ttft_upstream_seconds", []string{"model", "pool", "class"}, ttft},
 		{"sluice_time_per_output_token_seconds", []string{"model", "pool", "class"}, len(tokenBuckets)},

@@ -93,6 +93,14 @@ func (x *Exchange) End() {
 	x.finished = x.chunked && x.err == nil
 }
 
+// Finished says that what Raw has written is a whole answer, after which the connection
+// serves on.
+func (x *Exchange) Finished() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.finished = x.err == nil
+}
+
 // Drop ends the connection in the way told.
 func (x *Exchange) Drop(how Close) {
 	if how == RST {

@@ -197,18 +197,18 @@ func (c *Checker) Snapshot() []Status {
 	return all
 }
 
-// ReportFailure tells that a request to the worker failed in a way that is the
-// worker's fault: no connection, a connection lost, an answer of 500 or above.
-// The worker is checked at once, and set aside if it goes on failing. An
-// unknown id is ignored, and so is one that was removed.
-func (c *Checker) ReportFailure(id scoring.WorkerID, err error) {
+// ReportFailure tells that a request of a principal to the worker failed in a way
+// that is the worker's fault. The worker is checked at once, and set aside if it
+// goes on failing; faults that a request can provoke count for that once a second
+// principal has had one. An unknown id is ignored, and so is one that was removed.
+func (c *Checker) ReportFailure(id scoring.WorkerID, f scoring.Fault, principal string, err error) {
 	m := c.member(id)
-	if m == nil || err == nil {
+	if m == nil || err == nil || f == 0 {
 		return
 	}
 	now := c.cfg.Now()
 	c.ejectMu.Lock()
-	m.requestFailed(now, clip(err.Error()), c.othersReady(m))
+	m.requestFailed(now, f, principal, clip(err.Error()), c.othersReady(m))
 	c.ejectMu.Unlock()
 	m.wake()
 }

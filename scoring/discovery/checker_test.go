@@ -247,7 +247,7 @@ func TestCheckerWorkerDies(t *testing.T) {
 		refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 		e.set(func(e *engine) { e.err = refused })
 		// A failed request has it checked at once.
-		c.ReportFailure(c.Snapshot()[0].ID, errors.New("connection refused"))
+		c.ReportFailure(c.Snapshot()[0].ID, scoring.FaultTransport, "", errors.New("connection refused"))
 		pass(minCheckGap)
 		// Not ready first, then the subscriptions end, then the view goes.
 		wantLog(t, f, "ready false cannot call /health: dial tcp: connect: connection refused", noRanks, "clear 0", "clear 1")
@@ -453,7 +453,7 @@ func TestCheckerEjects(t *testing.T) {
 		w1, w2 := c.Snapshot()[0].ID, c.Snapshot()[1].ID
 		fail := func(id scoring.WorkerID, n int) {
 			for range n {
-				c.ReportFailure(id, errors.New("answer 500"))
+				c.ReportFailure(id, scoring.FaultTransport, "", errors.New("answer 500"))
 			}
 		}
 		fail(w1, 2)
@@ -488,8 +488,8 @@ func TestCheckerEjects(t *testing.T) {
 		if s := c.Snapshot()[1]; s.Ready || s.Ejections != 1 {
 			t.Errorf("status is %+v", s)
 		}
-		c.ReportFailure(999, errors.New("x"))
-		c.ReportFailure(w1, nil)
+		c.ReportFailure(999, scoring.FaultTransport, "", errors.New("x"))
+		c.ReportFailure(w1, scoring.FaultTransport, "", nil)
 		c.ReportSuccess(999)
 	})
 }
@@ -518,7 +518,7 @@ func TestCheckerBoundsChecks(t *testing.T) {
 		c := start(t, f, []Worker{worker("w1")}, e)
 		before := e.count("/health")
 		for range 1000 {
-			c.ReportFailure(c.Snapshot()[0].ID, errors.New("answer 500"))
+			c.ReportFailure(c.Snapshot()[0].ID, scoring.FaultTransport, "", errors.New("answer 500"))
 			time.Sleep(time.Millisecond)
 		}
 		synctest.Wait()

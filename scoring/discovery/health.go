@@ -3,6 +3,8 @@ package discovery
 import (
 	"fmt"
 	"time"
+
+	"github.com/sluicegate/sluice/scoring"
 )
 
 // health is the verdict on one worker. It is pure: time is an argument.
@@ -22,8 +24,9 @@ type health struct {
 	wrong string
 
 	// Outcomes of requests.
-	failures     int // in a row
-	level        int // ejections in a row
+	failures     int      // in a row, but for those of provoked
+	provoked     provoked // since the last that went well
+	level        int      // ejections in a row
 	lastFailure  string
 	ejected      bool
 	ejectedUntil time.Time
@@ -60,12 +63,48 @@ func (h *health) fail(reason string, gone bool) (wentDown bool) {
 	return true
 }
 
-// requestFailed takes a failed request and reports whether the worker is to be
-// set aside for it; the caller then calls eject, or not.
-func (h *health) requestFailed(reason string) (enough bool) {
-	h.failures++
+// requestFailed takes a failed request of a principal and reports whether the worker
+// is to be set aside for it; the caller then calls eject, or not.
+func (h *health) requestFailed(now time.Time, f scoring.Fault, principal, reason string) (enough bool) {
+	if f.Provoked() {
+		h.provoked.add(now, principal, h.cfg.EjectAfter)
+	} else {
+		h.failures++
+	}
 	h.lastFailure = reason
-	return !h.ejected && h.failures >= h.cfg.EjectAfter
+	return !h.ejected && h.failures+h.provoked.count(now) >= h.cfg.EjectAfter
+}
+
+// provokedWindow is how long a failure that a request can provoke is remembered.
+const provokedWindow = time.Minute
+
+// provoked are failures that a request can bring about at a worker that is well.
+// They count once two principals have had them, and those of one never suffice.
+type provoked struct {
+	by    [2]string
+	n     [2]int
+	until time.Time // when they are forgotten
+}
+
+func (p *provoked) add(now time.Time, principal string, enough int) {
+	if !now.Before(p.until) {
+		*p = provoked{}
+	}
+	p.until = now.Add(provokedWindow)
+	i := 0
+	if p.n[0] > 0 && p.by[0] != principal {
+		i = 1 // all others together are one
+	}
+	p.by[i] = principal
+	p.n[i] = min(p.n[i]+1, max(enough-1, 1))
+}
+
+// count is how many count.
+func (p *provoked) count(now time.Time) int {
+	if p.n[1] == 0 || !now.Before(p.until) {
+		return 0
+	}
+	return p.n[0] + p.n[1]
 }
 
 // requestDone takes a request that went well.
@@ -74,7 +113,7 @@ func (h *health) requestDone(now time.Time) {
 		// It was sent before the ejection and says little about now.
 		return
 	}
-	h.failures, h.trial = 0, false
+	h.failures, h.provoked, h.trial = 0, provoked{}, false
 	if now.Sub(h.ejectedUntil) >= h.cfg.EjectBase {
 		h.level = 0
 	}
@@ -104,18 +143,20 @@ func (h *health) readmit(now time.Time) {
 func (h *health) pardon() {
 	if h.ejected {
 		h.ejected, h.trial = false, true
-		h.failures = h.cfg.EjectAfter - 1
+		h.failures, h.provoked = h.cfg.EjectAfter-1, provoked{}
 	}
 }
 
 // forget drops what is known of the process that was there before.
 func (h *health) forget() {
 	h.trial = h.trial || h.ejected
-	h.wrong, h.failures, h.level, h.ejected = "", 0, 0, false
+	h.wrong, h.failures, h.provoked, h.level, h.ejected = "", 0, provoked{}, 0, false
 }
 
 // clean reports whether a request that goes well changes nothing.
-func (h *health) clean() bool { return h.failures == 0 && h.level == 0 && !h.trial }
+func (h *health) clean() bool {
+	return h.failures == 0 && h.provoked.n[0] == 0 && h.level == 0 && !h.trial
+}
 
 // state sums the verdict up in a word; see Status.State.
 func (h *health) state() State {

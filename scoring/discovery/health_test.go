@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluicegate/sluice/scoring"
 )
 
 func newHealth(t *testing.T) *health {
@@ -86,17 +88,17 @@ func TestHealthEjection(t *testing.T) {
 	now := time.Unix(1000, 0)
 	h := newHealth(t)
 	h.pass()
-	h.requestFailed("reset")
-	h.requestFailed("reset")
+	h.requestFailed(time.Unix(1000, 0), scoring.FaultTransport, "", "reset")
+	h.requestFailed(time.Unix(1000, 0), scoring.FaultTransport, "", "reset")
 	h.requestDone(now)
-	h.requestFailed("reset")
-	h.requestFailed("reset")
-	if !h.requestFailed("reset by peer") {
+	h.requestFailed(time.Unix(1000, 0), scoring.FaultTransport, "", "reset")
+	h.requestFailed(time.Unix(1000, 0), scoring.FaultTransport, "", "reset")
+	if !h.requestFailed(time.Unix(1000, 0), scoring.FaultTransport, "", "reset by peer") {
 		t.Fatal("three in a row are enough")
 	}
 	h.eject(now)
 	h.expect(t, false, "set aside until 00:16:45 after failed requests, the last one: reset by peer")
-	if h.requestFailed("reset") {
+	if h.requestFailed(time.Unix(1000, 0), scoring.FaultTransport, "", "reset") {
 		t.Fatal("it is set aside already")
 	}
 	h.requestDone(now) // sent before
@@ -106,7 +108,7 @@ func TestHealthEjection(t *testing.T) {
 	// The pause doubles while it goes on failing, to a limit.
 	for i, want := range []time.Duration{5, 10, 20, 40, 80, 120, 120} {
 		if i > 0 {
-			if !h.requestFailed("reset") {
+			if !h.requestFailed(time.Unix(1000, 0), scoring.FaultTransport, "", "reset") {
 				t.Fatal("one failure is enough after a pause")
 			}
 			h.eject(now)
@@ -144,7 +146,7 @@ func TestHealthTrial(t *testing.T) {
 	h.pass()
 	is(StateReady) // the first time there is nothing to prove
 	for range 3 {
-		h.requestFailed("reset")
+		h.requestFailed(time.Unix(1000, 0), scoring.FaultTransport, "", "reset")
 	}
 	h.spread = func(d time.Duration) time.Duration { return d + time.Second }
 	h.eject(now)

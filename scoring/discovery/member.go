@@ -51,6 +51,7 @@ type member struct {
 
 	// Owned by run.
 	lastCheck time.Time
+	blind     bool      // the last check could not be made
 	learnedAt time.Time // zero: look again at the next passed check
 	announced []EventSource
 	adapters  []string // as last told to the fleet
@@ -137,6 +138,11 @@ func (m *member) check(ctx context.Context) bool {
 	}
 	now := m.c.cfg.Now()
 	m.lastCheck = now
+	if scoring.OutOfResources(err) {
+		m.notChecked(err)
+		return false
+	}
+	m.blind = false
 	if err != nil {
 		m.checkFailed(now, err)
 		return false
@@ -156,6 +162,15 @@ func (m *member) check(ctx context.Context) bool {
 	}
 	m.publish()
 	return true
+}
+
+// notChecked is the end of a check that could not be made. Nothing was learned about
+// the worker, so that its verdict stays.
+func (m *member) notChecked(err error) {
+	if !m.blind {
+		m.c.log.Warn("cannot check a worker, its verdict stays: this process is out of descriptors, ports or memory", "worker", m.w.Name, "err", err)
+	}
+	m.blind = true
 }
 
 func (m *member) checkFailed(now time.Time, err error) {
@@ -309,11 +324,11 @@ func (m *member) publishLocked(now time.Time) (lost bool) {
 
 // requestFailed counts a failed request; spare says whether others can serve
 // while this worker is set aside.
-func (m *member) requestFailed(now time.Time, reason string, spare bool) {
+func (m *member) requestFailed(now time.Time, f scoring.Fault, principal, reason string, spare bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.status.Failures++
-	if m.health.requestFailed(reason) && spare {
+	if m.health.requestFailed(now, f, principal, reason) && spare {
 		m.health.eject(now)
 		m.status.Ejections++
 		m.status.EjectedUntil = m.health.ejectedUntil

@@ -98,7 +98,7 @@ func TestCheckerOverNetwork(t *testing.T) {
 	wait("both are ready", func() bool { return ready(0) && ready(1) })
 
 	servers[0].kill()
-	c.ReportFailure(c.Snapshot()[0].ID, errors.New("connection reset"))
+	c.ReportFailure(c.Snapshot()[0].ID, scoring.FaultTransport, "", errors.New("connection reset"))
 	wait("the dead one is noticed", func() bool { return !ready(0) })
 	if s := c.Snapshot()[0]; !strings.Contains(s.Reason, "refused") {
 		t.Errorf("reason is %q", s.Reason)

@@ -95,7 +95,7 @@ func (l *life) act() {
 	case "eject":
 		if id, ok := l.p.c.ID(fmt.Sprintf("w%d", rapid.IntRange(0, lives-1).Draw(l.T, "ejected"))); ok {
 			for range 3 {
-				l.p.c.ReportFailure(id, errors.New("answer 500"))
+				l.p.c.ReportFailure(id, scoring.FaultTransport, "", errors.New("answer 500"))
 			}
 		}
 	case "warm":
@@ -127,7 +127,7 @@ func (l *life) finish() {
 		return
 	}
 	r.Done(time.Now(), scoring.WorkerFailed)
-	l.p.c.ReportFailure(r.Worker().ID, errors.New("connection lost"))
+	l.p.c.ReportFailure(r.Worker().ID, scoring.FaultTransport, "", errors.New("connection lost"))
 }
 
 // check holds the fleet to the list.

@@ -267,7 +267,7 @@ func TestDrain(t *testing.T) {
 		}
 		// What becomes of the old one's requests is none of its successor's.
 		for range 10 {
-			p.c.ReportFailure(old, errors.New("connection lost"))
+			p.c.ReportFailure(old, scoring.FaultTransport, "", errors.New("connection lost"))
 		}
 		p.c.ReportSuccess(old)
 		p.c.CheckSoon(old)

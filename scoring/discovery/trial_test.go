@@ -18,7 +18,7 @@ func TestTrial(t *testing.T) {
 		eject := func() {
 			t.Helper()
 			for range 3 {
-				p.c.ReportFailure(id, errors.New("answer 500"))
+				p.c.ReportFailure(id, scoring.FaultTransport, "", errors.New("answer 500"))
 			}
 		}
 		eject()
@@ -46,7 +46,7 @@ func TestTrial(t *testing.T) {
 			t.Errorf("%d requests at once on trial", n)
 		}
 		// One failure is enough now, and lasts longer.
-		p.c.ReportFailure(id, errors.New("answer 500"))
+		p.c.ReportFailure(id, scoring.FaultTransport, "", errors.New("answer 500"))
 		p.states("w1=ejected", "w2=ready")
 		if pause := time.Until(p.c.Snapshot()[0].EjectedUntil); pause < 9*time.Second || pause > 11*time.Second {
 			t.Errorf("set aside for %v", pause)
@@ -85,7 +85,7 @@ func TestRelief(t *testing.T) {
 				for _, name := range []string{"w1", "x1"} {
 					id, _ := p.c.ID(name)
 					for range 3 {
-						p.c.ReportFailure(id, errors.New("answer 500"))
+						p.c.ReportFailure(id, scoring.FaultTransport, "", errors.New("answer 500"))
 					}
 				}
 				p.states("w1=ejected", "w2=ready", "x1=ejected", "x2=ready")
