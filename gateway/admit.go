@@ -135,13 +135,16 @@ func (ex *exchange) scan(*fasthttp.RequestCtx) *rejection {
 		return rej
 	}
 	ex.req.Stream = ex.req.Stream && ex.route.streams
+	if rej := ex.checkStored(); rej != nil {
+		return rej
+	}
 	ex.requested = string(ex.req.Model)
 	ex.model = ex.st.Models.find(ex.requested, ex.principal)
 	if ex.model == nil {
 		ex.requested = ex.st.Models.onRecord(ex.requested)
 		return modelNotFound()
 	}
-	return nil
+	return ex.checkEndpoint()
 }
 
 // decide puts the request to the policies.
@@ -242,10 +245,25 @@ func worthTokenising(m *Model, req *wire.Request) bool {
 	return m.ContextLength <= 0 || req.TextBytes/bytesInToken <= m.ContextLength
 }
 
-// promptBody is the body that the prompts' tokens are found in.
-func promptBody(req *wire.Request, body []byte) []byte {
+// tokenFormer is a codec of which some bodies need another form before their tokens
+// can be found. It is false where nobody here knows the prompt that the engine makes.
+type tokenFormer interface {
+	TokenForm(body []byte, req *wire.Request) (form []byte, ok bool)
+}
+
+// promptBody is the body that the prompts' tokens are found in; nil if there is none.
+func promptBody(c codec, req *wire.Request, body []byte) []byte {
 	if req.ChatForm != nil {
 		return req.ChatForm
+	}
+	if f, ok := c.(tokenFormer); ok {
+		form, known := f.TokenForm(body, req)
+		if !known {
+			return nil
+		}
+		if form != nil {
+			return form
+		}
 	}
 	return body
 }
@@ -260,7 +278,9 @@ func (ex *exchange) tokenise(ctx context.Context) {
 	if !worthTokenising(ex.model, ex.req) {
 		return
 	}
-	ex.tokens = ex.g.parts.Tokenizer.Local(ctx, ex.tokens.IDs[:0], ex.model, ex.req, promptBody(ex.req, ex.body))
+	if ex.promptBody = promptBody(ex.route.codec, ex.req, ex.body); ex.promptBody != nil {
+		ex.tokens = ex.g.parts.Tokenizer.Local(ctx, ex.tokens.IDs[:0], ex.model, ex.req, ex.promptBody)
+	}
 }
 
 // tokeniseIn completes what tokenise has found, now that the pools are known to
@@ -270,9 +290,9 @@ func (ex *exchange) tokeniseIn(ctx context.Context, pools []string) {
 	t := ex.g.parts.Tokenizer
 	switch {
 	case ex.tokens.AskWorker:
-		ex.tokens = t.Remote(ctx, ex.tokens.IDs[:0], ex.model, pools, ex.req, promptBody(ex.req, ex.body))
+		ex.tokens = t.Remote(ctx, ex.tokens.IDs[:0], ex.model, pools, ex.req, ex.promptBody)
 	case ex.tokens.Local:
-		t.Sample(ex.model, pools, ex.req, promptBody(ex.req, ex.body))
+		t.Sample(ex.model, pools, ex.req, ex.promptBody)
 	}
 }
 

@@ -79,7 +79,7 @@ func (ex *exchange) releaseBody() {
 			releaseRequest(ex.req)
 		}
 	}
-	ex.received, ex.body, ex.req, ex.held = nil, nil, nil, nil
+	ex.received, ex.body, ex.promptBody, ex.req, ex.held = nil, nil, nil, nil, nil
 }
 
 // giveBody gives a body's buffer to other requests; nil is none.

@@ -65,6 +65,7 @@ type exchange struct {
 	requested       string // the model as the client wrote it
 	input           policy.Input
 	decision        *policy.Decision
+	pools           []string // those of the decision that offer the operation
 	limits          []policy.Limit
 	unreserve       func() // takes the reserved tokens off the gauge; nil if there are none
 	decisionID      string
@@ -77,6 +78,7 @@ type exchange struct {
 	refusedViews    []refusedView
 	body            []byte    // as it came, in the memory of received
 	held            *heldBody // what body is in, if it is shared
+	promptBody      []byte    // the form of body in which its tokens are found
 	sent            []byte    // what goes to the worker
 	tokens          Tokens
 	tokensTried     bool

@@ -71,11 +71,11 @@ func (ex *exchange) prepareRoute(*fasthttp.RequestCtx) *rejection {
 // makeRequest computes what every attempt shares: the salt, the tokens, the body.
 func (ex *exchange) makeRequest(ctx *fasthttp.RequestCtx) {
 	d := ex.decision
-	ex.salt = cacheSalt(ex.st.CacheKey, d.CacheIsolation, ex.principal.Tenant.ID, ex.principal.ID, string(ex.req.CacheSalt))
-	ex.tokeniseIn(ex.ctx, d.Pools)
-	ex.pick = scoring.Request{
-		Model: ex.model.Name, LoRA: ex.model.LoRA, Pools: d.Pools, Estimate: cmp.Or(ex.tokens.Count, ex.estimate()), Salt: ex.salt,
-		Unary: !ex.req.Stream,
+	ex.pick = scoring.Request{Model: ex.model.Name, LoRA: ex.model.LoRA, Pools: ex.pools, Unary: !ex.req.Stream}
+	if ex.route.billsTokens { // else no prompt goes through an engine, so there is no cache to look for or to keep apart
+		ex.salt = cacheSalt(ex.st.CacheKey, d.CacheIsolation, ex.principal.Tenant.ID, ex.principal.ID, string(ex.req.CacheSalt))
+		ex.tokeniseIn(ex.ctx, ex.pools)
+		ex.pick.Estimate, ex.pick.Salt = cmp.Or(ex.tokens.Count, ex.estimate()), ex.salt
 	}
 	if len(ex.tokens.IDs) > 0 {
 		ex.pick.Tokens = ex.tokens.IDs

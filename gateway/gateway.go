@@ -14,6 +14,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/tenancy"
 )
 
@@ -73,6 +74,11 @@ type Pool struct {
 	APIKey string
 	// GPUs is how many each of the pool's workers computes with; 0 counts as 1.
 	GPUs int
+	// Models are the names of the models that it serves; nil means all.
+	Models []string
+	// Endpoints are the operations that it offers; nil leaves it to its workers to
+	// say, see [Offers].
+	Endpoints *wire.Endpoints
 }
 
 // State is one generation of what reloads together: the policies and all that
@@ -106,7 +112,7 @@ type State struct {
 }
 
 // Parts are what a Gateway works with, whatever the generation; all but
-// Decisions, Health, Log and Details must be given.
+// Offers, Decisions, Health, Log and Details must be given.
 type Parts struct {
 	Router  Router
 	Limiter Limiter
@@ -118,6 +124,8 @@ type Parts struct {
 	Tokenizer     Tokenizer
 	Ledger        Ledger
 	Meter         Meter
+	// Offers is what the workers say that they offer; nil if nobody asks them.
+	Offers Offers
 	// Decisions is the decision log, nil for none.
 	Decisions Decisions
 	Health    Health
@@ -329,6 +337,7 @@ func (g *Gateway) infer(ctx *fasthttp.RequestCtx, ex *exchange) {
 		(*exchange).stillKnown,
 		(*exchange).scan,
 		(*exchange).decide,
+		(*exchange).narrow,
 		(*exchange).reserve,
 		(*exchange).prepareRoute,
 		(*exchange).forward,

@@ -369,7 +369,9 @@ func (l *rehearsedInput) InputTokens(ctx context.Context) (int64, bool, error) {
 	if !l.counted && worthTokenising(l.model, req) {
 		ctx, cancel := context.WithTimeout(ctx, l.g.cfg.TokenBudget)
 		defer cancel()
-		l.tokens = l.g.parts.Tokenizer.Local(ctx, nil, l.model, req, promptBody(req, l.held.body))
+		if body := promptBody(l.route.codec, req, l.held.body); body != nil {
+			l.tokens = l.g.parts.Tokenizer.Local(ctx, nil, l.model, req, body)
+		}
 	}
 	if l.tokens.Exact {
 		return int64(l.tokens.Count), true, nil

@@ -57,7 +57,7 @@ func unauthorized(cause error) *rejection {
 func notFoundRoute() *rejection {
 	return &rejection{
 		status: fasthttp.StatusNotFound, kind: "invalid_request_error", code: "unknown_url",
-		message: "no such route; see /v1/models, /v1/chat/completions and /v1/completions",
+		message: "no such route; see /v1/models, /v1/chat/completions and /v1/responses",
 	}
 }
 

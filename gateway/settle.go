@@ -118,7 +118,11 @@ func (ex *exchange) finish(end ending) {
 	if ex.res != nil {
 		// Several texts are decoded at once, so their sum says nothing of the time.
 		if u := end.charge.usage; u.Known && ex.req.Choices() == 1 && ex.req.PromptCount == 1 {
-			ex.res.Output(int(min(u.Output, math.MaxInt32)))
+			output := u.Output
+			if !ex.route.generates {
+				output = 1 // all of the time was the prompt's, as that before a first token is
+			}
+			ex.res.Output(int(min(output, math.MaxInt32)))
 		}
 		ex.res.Done(now, routeOutcome(end.outcome))
 	}

@@ -131,7 +131,7 @@ func (e *evaluation) costEstimate() (int64, error) {
 	if !ok {
 		return 0, &evalError{kind: ErrorValue, text: "the model has no price"}
 	}
-	t := e.countedTokens()
+	t := e.promptTokens()
 	if t.err != nil {
 		return 0, t.err
 	}
@@ -162,6 +162,15 @@ func (e *evaluation) outputTokens() (int64, error) {
 		each = min(each, max(*r.LearnedOutput, 1))
 	}
 	return mulInt(each, choices)
+}
+
+// promptTokens is what is reserved for the request's prompt: nothing where none goes
+// through an engine.
+func (e *evaluation) promptTokens() *tokenCount {
+	if slices.Contains(withoutPrompt, e.in.Request.Operation) {
+		return &tokenCount{}
+	}
+	return e.countedTokens()
 }
 
 // countedTokens is inputTokens for the evaluator's own use, which obeys absent

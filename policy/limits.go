@@ -186,7 +186,7 @@ func (e *evaluation) inputEstimate() (int64, error) {
 	if e.in.Observer != nil {
 		e.in.Observer.Read("request.input_tokens")
 	}
-	t := e.countedTokens()
+	t := e.promptTokens()
 	return t.n, t.err
 }
 

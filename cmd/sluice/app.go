@@ -207,6 +207,7 @@ func (a *app) buildGateway() error {
 		LocalLimiter: ratelimit.New(ratelimit.Config{MaxCounters: localCounters}), LocalFraction: a.cfg.Store.LocalFraction,
 		Router: a.fleet, Limiter: a.limits(), Tokenizer: a.tokens, Ledger: a.ledger,
 		Meter: meters{a.meter, a.tokens}, Health: a.checker, Log: a.log, Ready: a.notReady, Details: a.details,
+		Offers: offers{a.checker},
 	}
 	if a.decisions != nil {
 		parts.Decisions = a.decisions

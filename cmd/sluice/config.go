@@ -142,6 +142,7 @@ type PoolConfig struct {
 	Adapters   []string           `yaml:"adapters"`  // names from Config.Models: LoRA adapters, served by the workers that have them loaded
 	Labels     map[string]string  `yaml:"labels"`    // for requirePoolLabels of policies
 	CacheSalt  []string           `yaml:"cacheSalt"` // operations for which its workers keep caches apart by cache_salt; "*": all. Nil: not said
+	Endpoints  []string           `yaml:"endpoints"` // operations that its workers have routes for. Nil: as they say
 	APIKeyFile string             `yaml:"apiKeyFile"`
 	GPUs       int                `yaml:"gpus"` // of each worker
 	HourlyCost []HourlyCostConfig `yaml:"hourlyCost"`

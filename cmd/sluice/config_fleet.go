@@ -111,6 +111,7 @@ func (v *validator) pools() {
 			v.oneOf(fmt.Sprintf("%s.cacheSalt[%d]", at, j), op, append([]string{"*"}, policy.Operations()...)...)
 		}
 		v.unique(at+".cacheSalt", p.CacheSalt)
+		v.endpoints(at+".endpoints", p.Endpoints)
 		if len(p.Workers) == 0 && !p.WorkersFrom.Enabled() && !v.given(at+".workersFrom.") {
 			v.errorf(at+".workers", "is empty, should list at least one worker, or workersFrom should say where they are listed")
 		}

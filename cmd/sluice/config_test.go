@@ -138,7 +138,7 @@ func TestLoadConfigFull(t *testing.T) {
 			{Name: "tune", Upstream: "tune-v1", Tokenizer: in("tokenizer"), ContentFormat: "auto", ContextLength: 100, DefaultMaxTokens: 100, BytesPerToken: 3},
 		},
 		Pools: []PoolConfig{{
-			Name: "general", Models: []string{"org/tiny", "other"}, Adapters: []string{"tune"}, Labels: map[string]string{"zone": "eu"}, CacheSalt: []string{"chat", "completion"}, APIKeyFile: in("admin.token"),
+			Name: "general", Models: []string{"org/tiny", "other"}, Adapters: []string{"tune"}, Labels: map[string]string{"zone": "eu"}, CacheSalt: []string{"chat", "completion"}, Endpoints: []string{"chat", "completion", "responses"}, APIKeyFile: in("admin.token"),
 			GPUs: 2, HourlyCost: []HourlyCostConfig{
 				{Amount: 8_000_000, Currency: "USD", GPUs: 6, ValidTo: "2026-07-01"},
 				{Amount: 9_000_000, Currency: "USD", GPUs: 6, ValidFrom: "2026-07-01", ValidTo: "2027-01-01T00:00:00+01:00"},

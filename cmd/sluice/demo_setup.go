@@ -250,7 +250,7 @@ pools:
 {{- range .Pools}}
   - name: {{.Name}}
     models: [{{$.Model}}]
-    cacheSalt: [chat, completion]
+    cacheSalt: [chat, completion, responses, embeddings]
     workers:
 {{- range .Workers}}
       - { name: {{.Name}}, url: "{{.URL}}" }

@@ -84,7 +84,7 @@ func (l *lasting) generation(cfg *Config, old *generation, now time.Time) (*gene
 		return nil, err
 	}
 	g.state = &gateway.State{
-		Identifier: g.identity.identifier, ConnectionIdentity: g.identity.connection, Policies: docs.policies, Models: models, Pools: l.pools, Pricer: pricer{docs.prices},
+		Identifier: g.identity.identifier, ConnectionIdentity: g.identity.connection, Policies: docs.policies, Models: models, Pools: withEndpoints(l.pools, cfg), Pricer: pricer{docs.prices},
 		PolicyHeaders: cfg.Policy.Headers, LabelPrincipals: cfg.Policy.LabelPrincipals, LabelClaim: cfg.Labels.Claim,
 		CacheKey: docs.cacheKey, Generation: number,
 	}
@@ -121,6 +121,7 @@ func (c *Config) keepReloadable(from *Config) {
 		c.Pools = slices.Clone(c.Pools)
 		for i := range c.Pools {
 			c.Pools[i].Labels, c.Pools[i].CacheSalt = from.Pools[i].Labels, from.Pools[i].CacheSalt
+			c.Pools[i].Endpoints = from.Pools[i].Endpoints
 			c.Pools[i].HourlyCost = from.Pools[i].HourlyCost // only commands read it
 		}
 	}

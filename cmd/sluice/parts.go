@@ -63,7 +63,7 @@ func gatewayPools(cfg *Config) (map[string]gateway.Pool, error) {
 	pools := make(map[string]gateway.Pool, len(cfg.Pools))
 	for i := range cfg.Pools {
 		p := &cfg.Pools[i]
-		gp := gateway.Pool{GPUs: p.GPUs}
+		gp := gateway.Pool{GPUs: p.GPUs, Models: slices.Concat(p.Models, p.Adapters)}
 		if p.APIKeyFile != "" {
 			key, err := readSecretText(p.APIKeyFile)
 			if err != nil {

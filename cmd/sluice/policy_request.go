@@ -198,6 +198,10 @@ var explainedPaths = map[string]struct {
 }{
 	"/v1/chat/completions": {"chat", wire.Chat},
 	"/v1/completions":      {"completion", wire.Completion},
+	"/v1/embeddings":       {"embeddings", wire.Embeddings},
+	"/v1/responses":        {"responses", wire.Responses},
+	"/tokenize":            {"tokenize", wire.Tokenize},
+	"/detokenize":          {"detokenize", wire.Detokenize},
 }
 
 // http derives the variables of an HTTP request, as the gateway does before it decides. The prompt's tokens

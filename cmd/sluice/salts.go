@@ -7,8 +7,16 @@ import (
 	"strings"
 )
 
-// generates are the operations of the gateway's routes that put a prompt through an engine.
-var generates = []string{"chat", "completion"}
+// prompted are the operations of the gateway's routes that put a prompt through an engine.
+var prompted = []string{"chat", "completion", "responses", "messages", "embeddings"}
+
+// promptedBy are those of them that a pool is known to offer before its workers have said so.
+func (p *PoolConfig) promptedBy() []string {
+	if p.Endpoints == nil {
+		return prompted[:2]
+	}
+	return slices.DeleteFunc(slices.Clone(prompted), func(op string) bool { return !slices.Contains(p.Endpoints, op) })
+}
 
 // saidOfSalts returns an error at each pool of which nobody has said whether its engines keep caches apart,
 // where the policies or their default isolate. The gateway cannot see it from outside: an engine that
@@ -21,7 +29,7 @@ func (d *documents) saidOfSalts(cfg *Config) error {
 	for i := range cfg.Pools {
 		if cfg.Pools[i].CacheSalt == nil {
 			errs = append(errs, fmt.Errorf("pools[%d].cacheSalt is missing from the configuration, should list the operations for which the engines of pool %q keep caches apart by cache_salt, as caches are isolated here: "+
-				`[chat, completion] for vLLM, ["*"] for engines that cache no prefixes, [] for engines that share caches whatever the salt, which then get no isolated request`,
+				`[chat, completion, responses, embeddings] for vLLM, ["*"] for engines that cache no prefixes, [] for engines that share caches whatever the salt, which then get no isolated request`,
 				i, clip(cfg.Pools[i].Name)))
 		}
 	}
@@ -34,10 +42,19 @@ func withoutSalts(cfg *Config, model string) []string {
 	if cfg.CacheIsolation.Default == "none" {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(generates), func(op string) bool {
-		return slices.ContainsFunc(cfg.Pools, func(p PoolConfig) bool {
-			return p.serves(model) && (slices.Contains(p.CacheSalt, op) || slices.Contains(p.CacheSalt, "*"))
-		})
+	return slices.DeleteFunc(slices.Clone(prompted), func(op string) bool {
+		offered := false
+		for i := range cfg.Pools {
+			p := &cfg.Pools[i]
+			if !p.serves(model) || !slices.Contains(p.promptedBy(), op) {
+				continue
+			}
+			if slices.Contains(p.CacheSalt, op) || slices.Contains(p.CacheSalt, "*") {
+				return true
+			}
+			offered = true
+		}
+		return !offered
 	})
 }
 

@@ -177,7 +177,7 @@ func (t *tokenizers) Local(ctx context.Context, dst []uint32, model *gateway.Mod
 // Remote implements gateway.Tokenizer.
 func (t *tokenizers) Remote(ctx context.Context, dst []uint32, model *gateway.Model, pools []string, req *wire.Request, body []byte) gateway.Tokens {
 	return t.tokens(dst, model, req, func(m *modelTokenizer, prompts *tokenize.Prompts) tokenSource {
-		if t.ask(ctx, m, pools, prompts, kindOf(req.Operation), body) != nil {
+		if t.ask(ctx, m, pools, prompts, kindOf(req), body) != nil {
 			return fromNobody
 		}
 		return fromWorker
@@ -187,7 +187,7 @@ func (t *tokenizers) Remote(ctx context.Context, dst []uint32, model *gateway.Mo
 // Sample implements gateway.Tokenizer.
 func (t *tokenizers) Sample(model *gateway.Model, pools []string, req *wire.Request, body []byte) {
 	if m := t.models[model.Name]; m != nil && m.checker != nil {
-		m.checker.Offer(shapeOf(req), kindOf(req.Operation), body, pools)
+		m.checker.Offer(shapeOf(req), kindOf(req), body, pools)
 	}
 }
 
@@ -230,7 +230,7 @@ func (t *tokenizers) tokens(
 // findHere finds the ids of a body without asking anybody. Without any dst stays
 // empty.
 func (t *tokenizers) findHere(ctx context.Context, m *modelTokenizer, dst *tokenize.Prompts, req *wire.Request, body []byte) tokenSource {
-	kind, shape := kindOf(req.Operation), shapeOf(req)
+	kind, shape := kindOf(req), shapeOf(req)
 	switch {
 	case kind == tokenize.Completion && req.TokenIDs > 0:
 		// A list that is no list of ids throughout is refused without a call.
@@ -329,17 +329,24 @@ func longest(p *tokenize.Prompts) (ids []uint32) {
 	return ids
 }
 
-func kindOf(op wire.Operation) tokenize.Kind {
-	if op == wire.Chat {
-		return tokenize.Chat
+// kindOf is the form of the body in which a request's tokens are found: see
+// wire.Request.ChatForm.
+func kindOf(req *wire.Request) tokenize.Kind {
+	switch req.Operation {
+	case wire.Completion:
+		return tokenize.Completion
+	case wire.Embeddings, wire.Tokenize:
+		if req.MessageCount == 0 {
+			return tokenize.Completion
+		}
 	}
-	return tokenize.Completion
+	return tokenize.Chat
 }
 
 // shapeOf is the shape that a request is judged as: that of the feature that
 // the fewest requests have.
 func shapeOf(req *wire.Request) verify.Shape {
-	if req.Operation == wire.Completion {
+	if kindOf(req) == tokenize.Completion {
 		if req.PromptCount > 1 {
 			return verify.CompletionTexts
 		}

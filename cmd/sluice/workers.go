@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 
+	"github.com/sluicegate/sluice/gateway"
 	"github.com/sluicegate/sluice/scoring/discovery"
 )
 
@@ -17,6 +18,9 @@ func (h *HealthConfig) checker() discovery.Config {
 	c.UnhealthyAfter, c.HealthyAfter = h.UnhealthyAfter, h.HealthyAfter
 	c.EjectAfter, c.EjectBase, c.EjectMax = h.EjectAfter, h.EjectBase, h.EjectMax
 	c.DrainTimeout = h.DrainTimeout
+	for _, e := range gateway.Endpoints() {
+		c.Paths = append(c.Paths, e.Path)
+	}
 	return c
 }
 

@@ -73,7 +73,7 @@ func TestStreamAllocatesNothing(t *testing.T) {
 func TestReadUsageAllocatesNothing(t *testing.T) {
 	body := []byte(recordings(t)["chat"].ResponseBody)
 	allocations(t, "the usage of an answer", func() {
-		if _, err := ReadUsage(body); err != nil {
+		if _, err := ReadUsage(wire.Chat, body); err != nil {
 			t.Fatal(err)
 		}
 	})

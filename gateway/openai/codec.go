@@ -18,11 +18,18 @@ func (Codec) AppendRewrite(dst, body []byte, req *wire.Request, m wire.Mutation)
 	return AppendRewrite(dst, body, req, m)
 }
 
+// TokenForm is [TokenForm].
+func (Codec) TokenForm(body []byte, req *wire.Request) (form []byte, ok bool) {
+	return TokenForm(body, req)
+}
+
 // NewObserver returns what observes one stream of chat or completions.
 func (Codec) NewObserver(wire.Operation) wire.Observer { return &observer{} }
 
 // ReadUsage is [ReadUsage].
-func (Codec) ReadUsage(_ wire.Operation, body []byte) (wire.Usage, error) { return ReadUsage(body) }
+func (Codec) ReadUsage(op wire.Operation, body []byte) (wire.Usage, error) {
+	return ReadUsage(op, body)
+}
 
 // MapWorkerError is [vllm.MapError].
 func (Codec) MapWorkerError(status int, body []byte) wire.WorkerError {

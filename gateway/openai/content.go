@@ -101,7 +101,7 @@ func (s *scanner) messageContent() {
 	outer := s.at
 	s.Enter()
 	for i := 0; s.Element(); i++ {
-		s.at = jsonscan.Place{Field: wire.FieldMessages.String(), Inner: "content", Depth: 2, Index: outer.Index, Part: i}
+		s.at = jsonscan.Place{Field: outer.Field, Inner: outer.Leaf, Depth: 2, Index: outer.Index, Part: i}
 		switch s.Peek() {
 		case '{':
 			s.part()
@@ -181,9 +181,9 @@ func modalityOf(name []byte) wire.Modality {
 	return 0
 }
 
-// prompt reads the prompts of a completion: a string, strings, token ids, or
-// lists of token ids.
-func (s *scanner) prompt() {
+// prompts reads the prompts of a completion or the inputs of an embedding: a
+// string, strings, token ids, or lists of token ids.
+func (s *scanner) prompts(f wire.Field) {
 	switch s.Peek() {
 	case '"':
 		s.addText(s.Str())
@@ -197,7 +197,7 @@ func (s *scanner) prompt() {
 	var kind byte
 	s.Enter()
 	for i := 0; s.Element(); i++ {
-		s.at = jsonscan.Place{Field: wire.FieldPrompt.String(), Depth: 1, Index: i}
+		s.at = jsonscan.Place{Field: f.String(), Depth: 1, Index: i}
 		ch := promptKind(s.Peek())
 		switch {
 		case i == 0:
@@ -257,8 +257,9 @@ func (s *scanner) tokenID() {
 	}
 }
 
-// tools reads the declared tools. A template writes them into the prompt.
-func (s *scanner) tools() {
+// tools reads the declared tools: those of a response are flat. A template writes
+// them into the prompt.
+func (s *scanner) tools(flat bool) {
 	if s.Peek() != '[' {
 		s.orNull("an array of tools")
 		return
@@ -274,7 +275,11 @@ func (s *scanner) tools() {
 			s.Skip()
 			continue
 		}
-		s.tool()
+		if flat {
+			s.responseTool()
+		} else {
+			s.tool()
+		}
 	}
 	s.at = outer
 	if n > maxTools {
@@ -291,8 +296,8 @@ func (s *scanner) tools() {
 func (s *scanner) tool() {
 	named := len(s.req.ToolNames)
 	defer func() {
-		if len(s.req.ToolNames) == named && named < maxTools {
-			s.req.ToolNames = append(s.req.ToolNames, nil)
+		if len(s.req.ToolNames) == named {
+			s.keepToolName(nil)
 		}
 	}()
 	var seen watched
@@ -333,10 +338,13 @@ func (s *scanner) function() {
 }
 
 func (s *scanner) toolName() {
-	t, ok := s.stringOrNull()
-	if !ok {
-		return
+	if t, ok := s.stringOrNull(); ok {
+		s.addToolName(t)
 	}
+}
+
+// addToolName adds a tool's name that stands in the token.
+func (s *scanner) addToolName(t jsonscan.Token) {
 	if t.Lone && s.err == nil {
 		s.refuse(errSurrogate(s.at.String()))
 	}
@@ -344,7 +352,17 @@ func (s *scanner) toolName() {
 	if s.err == nil && len(name) > maxToolName && utf8.RuneCount(name) > maxToolName {
 		s.refuse(errTooLong(s.at.String(), maxToolName, "characters"))
 	}
+	s.keepToolName(name)
+}
+
+// keepToolName keeps a name. One that there is no room for refuses the request: a
+// list that was cut could hide what a rule forbids.
+func (s *scanner) keepToolName(name []byte) {
 	if len(s.req.ToolNames) < maxTools {
 		s.req.ToolNames = append(s.req.ToolNames, name)
+		return
+	}
+	if s.err == nil {
+		s.refuse(errTooLong("tools", maxTools, "tools"))
 	}
 }

@@ -22,6 +22,8 @@ func added(f wire.Field) string {
 	switch f {
 	case wire.FieldMaxTokens:
 		return `,"max_tokens":`
+	case wire.FieldMaxOutputTokens:
+		return `,"max_output_tokens":`
 	case wire.FieldCacheSalt:
 		return `,"cache_salt":`
 	case wire.FieldPriority:
@@ -56,7 +58,7 @@ func AppendRewrite(dst, body []byte, r *wire.Request, m wire.Mutation) []byte {
 	if m.Priority != nil {
 		set(s, &e, wire.FieldPriority, jsonscan.Edit{Number: *m.Priority, HasNumber: true})
 	}
-	if m.InjectUsage && r.Stream {
+	if m.InjectUsage && r.Stream && r.Operation != wire.Responses { // it tells its usage unasked
 		editUsage(r, &e)
 	}
 	return e.Apply(dst, body)
@@ -73,6 +75,16 @@ func editMaxTokens(r *wire.Request, e *jsonscan.Edits, m wire.Mutation) {
 		return
 	}
 	s, added := &r.Places, false
+	switch r.Operation {
+	case wire.Chat, wire.Completion:
+	case wire.Responses:
+		if f := wire.FieldMaxOutputTokens; !s.Given[f] || s.Ints[f] != *m.MaxTokens {
+			set(s, e, f, jsonscan.Edit{Number: *m.MaxTokens, HasNumber: true})
+		}
+		return
+	default:
+		return // nothing is generated
+	}
 	for _, f := range [...]wire.Field{wire.FieldMaxTokens, wire.FieldMaxCompletionTokens} {
 		if s.Fields[f].Present {
 			added = added || f == wire.FieldMaxTokens || r.Operation == wire.Chat
@@ -87,7 +99,7 @@ func editMaxTokens(r *wire.Request, e *jsonscan.Edits, m wire.Mutation) {
 }
 
 func editChoices(r *wire.Request, e *jsonscan.Edits, m wire.Mutation) {
-	if m.N == nil {
+	if m.N == nil || r.N == nil && r.BestOf == nil {
 		return
 	}
 	for _, f := range [...]wire.Field{wire.FieldN, wire.FieldBestOf} {

@@ -31,7 +31,9 @@ const (
 // The error is an *Error. When a body has several faults, one that makes it no
 // valid JSON is reported before any other, else the first.
 func Scan(req *wire.Request, op wire.Operation, body []byte) error {
-	if op != wire.Chat && op != wire.Completion {
+	switch op {
+	case wire.Chat, wire.Completion, wire.Embeddings, wire.Responses, wire.Tokenize, wire.Detokenize:
+	default:
 		panic("BUG: a body of an operation that this dialect cannot scan")
 	}
 	req.Reset()
@@ -105,18 +107,20 @@ func (s *scanner) object() {
 	for key, ok := s.Member(); ok; key, ok = s.Member() {
 		name := s.name(key)
 		f := wire.FieldOf(name)
+		s.at = jsonscan.Place{Field: f.String()}
 		if f == wire.FieldNone {
 			s.noteKey(name)
+			s.ownKey(name)
+			s.Top.Tail = s.I
+			s.Top.Members++
+			continue
 		}
 		start := s.I
-		s.at = jsonscan.Place{Field: f.String()}
-		if f != wire.FieldNone && s.Fields[f].Present && s.err == nil {
+		if s.Fields[f].Present && s.err == nil {
 			s.refuse(errDuplicate(f.String()))
 		}
 		s.value(f)
-		if f != wire.FieldNone {
-			s.Fields[f] = wire.Member{Key: key.Start - 1, Start: start, End: s.I, Ordinal: s.Top.Members, Present: true}
-		}
+		s.Fields[f] = wire.Member{Key: key.Start - 1, Start: start, End: s.I, Ordinal: s.Top.Members, Present: true}
 		s.Top.Tail = s.I
 		s.Top.Members++
 	}
@@ -132,11 +136,13 @@ func (s *scanner) value(f wire.Field) {
 	case wire.FieldCacheSalt:
 		s.req.CacheSalt = s.stringField(f)
 	case wire.FieldPreviousResponseID:
-		s.stringField(f)
+		s.req.PreviousResponse = s.stringField(f)
 	case wire.FieldStream:
-		s.req.Stream = s.boolean()
+		if s.req.Stream = s.boolean(); s.req.Stream && !streams(s.req.Operation) {
+			s.refuse(errNeverStreams())
+		}
 	case wire.FieldBackground:
-		s.boolean()
+		s.req.Background = s.boolean()
 	case wire.FieldMaxTokens, wire.FieldMaxCompletionTokens, wire.FieldMaxOutputTokens, wire.FieldN, wire.FieldBestOf, wire.FieldPriority:
 		s.integer(f)
 	case wire.FieldStreamOptions:
@@ -150,16 +156,43 @@ func (s *scanner) value(f wire.Field) {
 	}
 }
 
+// streams tells whether answers of an operation can be event streams.
+func streams(op wire.Operation) bool {
+	return op == wire.Chat || op == wire.Completion || op == wire.Responses
+}
+
 // content reads the values that hold a prompt, as far as the operation has
 // them; to the engine the others are unknown keys.
 func (s *scanner) content(f wire.Field) {
-	switch chat := s.req.Operation == wire.Chat; {
-	case f == wire.FieldMessages && chat:
+	op := s.req.Operation
+	switch {
+	case f == wire.FieldMessages && (op == wire.Chat || op == wire.Embeddings || op == wire.Tokenize):
 		s.messages()
-	case f == wire.FieldTools && chat:
-		s.tools()
-	case f == wire.FieldPrompt && !chat:
-		s.prompt()
+	case f == wire.FieldTools && (op == wire.Chat || op == wire.Tokenize):
+		s.tools(false)
+	case f == wire.FieldPrompt && (op == wire.Completion || op == wire.Tokenize), f == wire.FieldInput && op == wire.Embeddings:
+		s.prompts(f)
+	case op == wire.Responses && f == wire.FieldPrompt:
+		s.keptElsewhere()
+	case op == wire.Responses && f == wire.FieldInput:
+		s.items()
+	case op == wire.Responses && f == wire.FieldInstructions:
+		s.instructions()
+	case op == wire.Responses && f == wire.FieldTools:
+		s.tools(true)
+	default:
+		s.Skip()
+	}
+}
+
+// ownKey passes over the value of a key that no operation reads, or reads what one
+// operation has for itself.
+func (s *scanner) ownKey(name []byte) {
+	switch op := s.req.Operation; {
+	case op == wire.Responses:
+		s.responseKey(name)
+	case op == wire.Detokenize && string(name) == "tokens":
+		s.tokens()
 	default:
 		s.Skip()
 	}
@@ -300,18 +333,34 @@ func (s *scanner) settle() {
 	case len(name) > maxModelName && utf8.RuneCount(name) > maxModelName:
 		s.refuse(errTooLong("model", maxModelName, "characters"))
 	}
-	if r.Operation == wire.Chat {
+	switch r.Operation {
+	case wire.Chat:
 		r.PromptCount = 1
 		r.MaxTokens = s.first(wire.FieldMaxCompletionTokens, wire.FieldMaxTokens)
-		if m := s.Fields[wire.FieldMessages]; !m.Present || s.B[m.Start] == 'n' {
-			s.refuse(errNoMessages())
-		}
-	} else {
+		s.require(wire.FieldMessages, errNoMessages)
+	case wire.Completion:
 		r.MaxTokens = s.first(wire.FieldMaxTokens, wire.FieldMaxCompletionTokens)
+	case wire.Responses:
+		r.PromptCount = 1
+		r.MaxTokens = s.first(wire.FieldMaxOutputTokens)
+		s.require(wire.FieldInput, errNoInput)
+	default:
+		if r.MessageCount > 0 {
+			r.PromptCount = max(r.PromptCount, 1)
+		}
 	}
-	r.N = s.first(wire.FieldN)
-	r.BestOf = s.first(wire.FieldBestOf)
+	if r.Operation == wire.Chat || r.Operation == wire.Completion {
+		r.N = s.first(wire.FieldN)
+		r.BestOf = s.first(wire.FieldBestOf)
+	}
 	r.Priority, r.HasPriority = s.Ints[wire.FieldPriority], s.Given[wire.FieldPriority]
+}
+
+// require refuses a body without a field.
+func (s *scanner) require(f wire.Field, missing func() *wire.Error) {
+	if m := s.Fields[f]; !m.Present || s.B[m.Start] == 'n' {
+		s.refuse(missing())
+	}
 }
 
 // first returns the first of the integers that the body gives.

@@ -59,6 +59,26 @@ func errNoMessages() *wire.Error {
 	return invalid("messages", "`messages` is missing. Send the conversation as an array of messages.")
 }
 
+func errNoInput() *wire.Error {
+	return invalid("input", "`input` is missing. Send a text, or an array of items.")
+}
+
+func errNeverStreams() *wire.Error {
+	return invalid("stream", "`stream` must be false or absent: this endpoint never streams.")
+}
+
+// errStore refuses what only a store of responses could know of.
+func errStore(path string) *wire.Error {
+	return &wire.Error{
+		Status: http.StatusBadRequest, Code: "response_store_unavailable", Param: path,
+		Message: fmt.Sprintf("`%s` needs something that was stored before, and it is not stored here. Send its content instead.", path),
+	}
+}
+
+func errServerURL(path string) *wire.Error {
+	return invalid(path, "`%s` would make the model's server call an address of the client's choice. Use a tool that its operator has set up.", path)
+}
+
 func errOperator(key string) *wire.Error {
 	return invalid(key, "`%s` belongs to the engine's operator. Remove it.", key)
 }

@@ -18,8 +18,9 @@ import (
 func FuzzScanRewrite(f *testing.F) {
 	for _, r := range recordings(f) {
 		if len(r.RequestBody) > 0 {
-			f.Add([]byte(r.RequestBody), true)
-			f.Add([]byte(r.RequestBody), false)
+			for op := range scanned {
+				f.Add([]byte(r.RequestBody), uint8(op))
+			}
 		}
 	}
 	for _, body := range []string{
@@ -27,16 +28,17 @@ func FuzzScanRewrite(f *testing.F) {
 		`{"priority":1,"cache_salt":"s","mod\u0065l":"\ud83d\ude00","messages":[{"content":["a",{"type":"image_url"}]}],"max_tokens":10e-1}`,
 		`{"model":"m","prompt":[[1,2],[3]],"max_completion_tokens":5,"user":"u","x":1,"x":2}`,
 		`{"model":"m","messages":[{"role":"a","role":"b"}]}`, `{"model":"m","tools":[{"function":{"name":"\ud800"}}],"messages":[]}`,
+		`{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"u"}]},{"type":"function_call","name":"f","arguments":"{}","call_id":"c"}],"max_output_tokens":2}`,
+		`{"model":"m","input":["a","b"],"instructions":"i","tools":[{"type":"mcp","server_label":"l"},{"type":"function","name":"f"}]}`,
+		`{"model":"m","tokens":[1,2],"tokens":null,"conversation":null,"prompt":null}`,
 		"\xef\xbb\xbf{}", `{"model":"m"} x`, `[{"model":"m"}]`, `{"model":NaN}`, strings.Repeat(`{"a":`, 130),
 	} {
-		f.Add([]byte(body), true)
-		f.Add([]byte(body), false)
-	}
-	f.Fuzz(func(t *testing.T, body []byte, chat bool) {
-		op := wire.Completion
-		if chat {
-			op = wire.Chat
+		for op := range scanned {
+			f.Add([]byte(body), uint8(op))
 		}
+	}
+	f.Fuzz(func(t *testing.T, body []byte, which uint8) {
+		op := scanned[int(which)%len(scanned)]
 		before := bytes.Clone(body)
 		var req wire.Request
 		err := Scan(&req, op, body)
@@ -54,8 +56,25 @@ func FuzzScanRewrite(f *testing.F) {
 		if err == nil {
 			checkScan(t, &req, body)
 			checkRewrite(t, &req, body)
+			checkTokenForm(t, &req, body)
 		}
 	})
+}
+
+// scanned are the operations of this dialect.
+var scanned = [...]wire.Operation{wire.Chat, wire.Completion, wire.Embeddings, wire.Responses, wire.Tokenize, wire.Detokenize}
+
+func checkTokenForm(t *testing.T, req *wire.Request, body []byte) {
+	t.Helper()
+	form, ok := TokenForm(body, req)
+	if !ok || form == nil {
+		return
+	}
+	doc := decode(t, form)
+	_, chat := doc["messages"].([]any)
+	if _, prompt := doc["prompt"]; chat == prompt {
+		t.Fatalf("the form %s of %s is neither a chat nor a completion", form, body)
+	}
 }
 
 func decode(t testing.TB, body []byte) map[string]any {
@@ -84,7 +103,8 @@ func checkScan(t *testing.T, req *wire.Request, body []byte) {
 	if messages, _ := doc["messages"].([]any); req.Operation == wire.Chat && len(messages) != req.MessageCount {
 		t.Fatalf("%d messages, want %d", req.MessageCount, len(messages))
 	}
-	if (doc["n"] != nil) != (req.N != nil) {
+	generates := req.Operation == wire.Chat || req.Operation == wire.Completion
+	if (generates && doc["n"] != nil) != (req.N != nil) {
 		t.Fatalf("n is %v, want %v", req.N, doc["n"])
 	}
 }
@@ -100,15 +120,20 @@ func checkRewrite(t *testing.T, req *wire.Request, body []byte) {
 	want := decode(t, body)
 	want["model"], want["cache_salt"] = "w", "z"
 	delete(want, "priority")
-	for _, key := range []string{"max_tokens", "max_completion_tokens"} {
-		if _, ok := want[key]; ok {
-			want[key] = json.Number("5")
+	switch req.Operation {
+	case wire.Chat, wire.Completion:
+		for _, key := range []string{"max_tokens", "max_completion_tokens"} {
+			if _, ok := want[key]; ok {
+				want[key] = json.Number("5")
+			}
 		}
+		if _, ok := want["max_completion_tokens"]; !ok || req.Operation == wire.Completion {
+			want["max_tokens"] = json.Number("5")
+		}
+	case wire.Responses:
+		want["max_output_tokens"] = json.Number("5")
 	}
-	if _, ok := want["max_completion_tokens"]; !ok || req.Operation == wire.Completion {
-		want["max_tokens"] = json.Number("5")
-	}
-	if options, _ := want["stream_options"].(map[string]any); req.Stream && options["include_usage"] != true {
+	if options, _ := want["stream_options"].(map[string]any); req.Stream && req.Operation != wire.Responses && options["include_usage"] != true {
 		if options == nil {
 			options = map[string]any{}
 		}
@@ -119,9 +144,9 @@ func checkRewrite(t *testing.T, req *wire.Request, body []byte) {
 		want["stream_options"] = options
 	}
 	got := decode(t, out)
-	for _, key := range []string{"max_tokens", "max_completion_tokens"} {
+	for _, key := range []string{"max_tokens", "max_completion_tokens", "max_output_tokens"} {
 		// One that was 5 already keeps its spelling.
-		if n, ok := got[key].(json.Number); ok {
+		if n, ok := got[key].(json.Number); ok && want[key] == json.Number("5") {
 			if v, ok := jsonscan.Integer([]byte(n), maxInteger); ok && v == 5 {
 				got[key] = json.Number("5")
 			}

@@ -122,7 +122,7 @@ func (c *chunk) read() {
 			c.readChoices()
 		case c.Is(key, "usage"):
 			c.hasUsage = c.Peek() != 'n'
-			c.usage = c.reader.usage()
+			c.usage = c.reader.usage(false)
 		case c.Is(key, "error"):
 			c.failed = c.Peek() != 'n'
 			c.Skip()

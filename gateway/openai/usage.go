@@ -8,38 +8,51 @@ import (
 )
 
 // ReadUsage returns the usage of an answer that is not a stream; it is not
-// Known when the answer has none that is sane. The error says that the body is
-// not one JSON object; it does not quote the body.
-func ReadUsage(body []byte) (wire.Usage, error) {
+// Known when the answer has none that is sane. What gives no text has no output
+// tokens, and what puts nothing through a model has no tokens at all. The error says
+// that the body is not one JSON object; it does not quote the body.
+func ReadUsage(op wire.Operation, body []byte) (wire.Usage, error) {
 	c := reader{jsonscan.Cursor{B: body, MaxDepth: jsonscan.AnswerDepth}}
 	c.Document()
 	start, kind := c.I, c.Peek()
 	var u wire.Usage
 	if kind == '{' {
-		u = c.answer()
+		u = c.answer(op == wire.Embeddings)
 	} else {
 		c.Skip()
 	}
 	c.Finish()
-	if c.Bad != jsonscan.FaultNone {
-		return wire.Usage{}, fmt.Errorf("cannot read usage: the answer is not valid JSON: %v (at byte %d)", c.Bad, c.BadAt)
+	if err := c.answerFault(body, start); err != nil {
+		return wire.Usage{}, err
 	}
-	if kind != '{' {
-		return wire.Usage{}, fmt.Errorf("cannot read usage: the answer is %s, not an object", jsonscan.KindOf(body[start:]))
+	if op == wire.Tokenize || op == wire.Detokenize {
+		return wire.Usage{Known: true, CachedKnown: true}, nil
 	}
 	return u, nil
+}
+
+// answerFault says what is wrong with an answer that was read, whose value begins at
+// start; nil if it is an object.
+func (c *reader) answerFault(body []byte, start int) error {
+	if c.Bad != jsonscan.FaultNone {
+		return fmt.Errorf("cannot read usage: the answer is not valid JSON: %v (at byte %d)", c.Bad, c.BadAt)
+	}
+	if body[start] != '{' {
+		return fmt.Errorf("cannot read usage: the answer is %s, not an object", jsonscan.KindOf(body[start:]))
+	}
+	return nil
 }
 
 // reader reads the answer of a worker.
 type reader struct{ jsonscan.Cursor }
 
 // answer reads the object of an answer that is not a stream.
-func (c *reader) answer() wire.Usage {
+func (c *reader) answer(inputOnly bool) wire.Usage {
 	var u wire.Usage
 	c.Enter()
 	for key, ok := c.Member(); ok; key, ok = c.Member() {
 		if c.Is(key, "usage") {
-			u = c.usage()
+			u = c.usage(inputOnly)
 		} else {
 			c.Skip()
 		}
@@ -47,8 +60,9 @@ func (c *reader) answer() wire.Usage {
 	return u
 }
 
-// usage reads a usage object; anything else is no usage.
-func (c *reader) usage() wire.Usage {
+// usage reads a usage object; anything else is no usage. With inputOnly there is no
+// output to be counted, whatever it says.
+func (c *reader) usage(inputOnly bool) wire.Usage {
 	var u wire.Usage
 	var input, output bool
 	if c.Peek() != '{' {
@@ -70,9 +84,17 @@ func (c *reader) usage() wire.Usage {
 			c.Skip()
 		}
 	}
+	if inputOnly {
+		u.Output, u.Reasoning, output = 0, 0, true
+	}
 	if !input || !output {
 		return wire.Usage{}
 	}
+	return sane(u)
+}
+
+// sane marks usage as known, without the details that can't be true.
+func sane(u wire.Usage) wire.Usage {
 	u.Known = true
 	if u.Cached > u.Input {
 		u.Cached, u.CachedKnown = 0, false

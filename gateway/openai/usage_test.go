@@ -10,7 +10,7 @@ import (
 func TestReadUsageRecordings(t *testing.T) {
 	f := func(name string, in, out int64) {
 		t.Helper()
-		got, err := ReadUsage([]byte(recordings(t)[name].ResponseBody))
+		got, err := ReadUsage(wire.Chat, []byte(recordings(t)[name].ResponseBody))
 		if want := (wire.Usage{Input: in, Output: out, Known: true}); err != nil || got != want {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, want)
 		}
@@ -24,8 +24,8 @@ func TestReadUsageRecordings(t *testing.T) {
 func TestReadUsage(t *testing.T) {
 	f := func(body string, want wire.Usage) {
 		t.Helper()
-		if got, err := ReadUsage([]byte(body)); err != nil || got != want {
-			t.Errorf("ReadUsage(%s) = %+v, %v, want %+v", body, got, err, want)
+		if got, err := ReadUsage(wire.Chat, []byte(body)); err != nil || got != want {
+			t.Errorf("ReadUsage(wire.Chat, %s) = %+v, %v, want %+v", body, got, err, want)
 		}
 	}
 	usage := func(usage string, want wire.Usage) {
@@ -60,9 +60,9 @@ func TestReadUsage(t *testing.T) {
 func TestReadUsageErrors(t *testing.T) {
 	f := func(body, want string) {
 		t.Helper()
-		_, err := ReadUsage([]byte(body))
+		_, err := ReadUsage(wire.Chat, []byte(body))
 		if err == nil || !strings.HasPrefix(err.Error(), "cannot read usage: ") || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {
-			t.Errorf("ReadUsage(%q) = %v, want an error with %q", body, err, want)
+			t.Errorf("ReadUsage(wire.Chat, %q) = %v, want an error with %q", body, err, want)
 		}
 	}
 	f(``, "it is empty (at byte 0)")

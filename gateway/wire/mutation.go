@@ -6,7 +6,8 @@ type Mutation struct {
 	// Model replaces the model's name, for an alias.
 	Model *string
 	// MaxTokens is written to max_tokens and max_completion_tokens, whichever
-	// the body has; with neither, and always on completions, to max_tokens.
+	// the body has; with neither, and always on completions, to max_tokens. On
+	// responses it is max_output_tokens; where nothing is generated there is none.
 	MaxTokens *int64
 	// N is an upper bound: n and best_of above it are lowered to it, and
 	// nothing else about them changes.

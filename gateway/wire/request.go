@@ -131,6 +131,10 @@ type Request struct {
 	// PromptCount is the number of prompts: 1 on chat, the number of strings or
 	// token id lists in prompt on completions, and 0 there without a prompt.
 	PromptCount int
+	// PreviousResponse is previous_response_id, nil when absent, and Background is
+	// background; they mean something to responses alone.
+	PreviousResponse []byte
+	Background       bool
 	// Features are the things in the body that chat templates treat each in a way
 	// of its own.
 	Features Feature

@@ -30,6 +30,9 @@ type Config struct {
 	// DrainTimeout bounds how long a removed worker stays known for the requests
 	// that it still has. None of them is cut by it.
 	DrainTimeout time.Duration
+	// Paths are those of POST routes that workers may have or not, at most 31; they
+	// are asked for the description of their routes then. See [Checker.Offered].
+	Paths []string
 	// Transport returns what the calls to one worker go through, one
 	// per worker. nil means an own http.Transport for each.
 	Transport func(Worker) http.RoundTripper
@@ -81,6 +84,9 @@ func (c *Config) Validate() error {
 		if d.value <= 0 {
 			return fmt.Errorf("cannot check workers: %s is %v, want more than 0", d.name, d.value)
 		}
+	}
+	if len(c.Paths) > maxPaths {
+		return fmt.Errorf("cannot check workers: %d paths, at most %d are possible", len(c.Paths), maxPaths)
 	}
 	if c.UnhealthyAfter < 1 || c.HealthyAfter < 1 || c.EjectAfter < 1 {
 		return errors.New("cannot check workers: thresholds must be at least 1")

@@ -38,6 +38,7 @@ func (m *member) learn(ctx context.Context) {
 		return
 	}
 	m.learnVersion(ctx)
+	m.learnPaths(ctx)
 	if m.learnSources(ctx) {
 		m.learnedAt = m.c.cfg.Now()
 	}

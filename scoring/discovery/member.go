@@ -42,6 +42,7 @@ type member struct {
 	kick    chan struct{} // has room for one: check soon
 	trouble atomic.Bool   // a request that goes well changes something
 	ready   atomic.Bool   // as last told to the fleet
+	offers  atomic.Uint32 // a PathSet with pathsKnown, or 0
 
 	mu       sync.Mutex // protects health, status and what follows
 	health   health
@@ -55,6 +56,7 @@ type member struct {
 	learnedAt time.Time // zero: look again at the next passed check
 	announced []EventSource
 	adapters  []string // as last told to the fleet
+	described string   // the version that offers is of
 	capacity  [2]int
 	seen      Metrics // of the present process
 }
@@ -197,6 +199,7 @@ func (m *member) drop() {
 	}
 	m.announce(nil)
 	m.setAdapters(nil)
+	m.setOffers(0)
 	for _, r := range ranks {
 		m.c.fleet.ClearView(m.id, r)
 	}
@@ -394,7 +397,7 @@ func (m *member) snapshot() Status {
 		s.State = StateDraining
 	}
 	s.Models, s.Adapters = slices.Clone(s.Models), slices.Clone(s.Adapters)
-	s.Sources = slices.Clone(s.Sources)
+	s.Sources, s.Endpoints = slices.Clone(s.Sources), slices.Clone(s.Endpoints)
 	return s
 }
 

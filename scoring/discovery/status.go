@@ -66,6 +66,9 @@ type Status struct {
 	Version  string   `json:"version,omitempty"`
 	Models   []string `json:"models,omitempty"`
 	Adapters []string `json:"adapters,omitempty"`
+	// Endpoints are those of Config.Paths that it has routes for; none where it does
+	// not describe itself.
+	Endpoints []string `json:"endpoints,omitempty"`
 	// Sources is where its cache events come from; SourcesReason says why
 	// there are none.
 	Sources       []EventSource `json:"sources,omitempty"`
