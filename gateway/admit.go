@@ -9,6 +9,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/sluicegate/sluice/gateway/coding"
 	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/tenancy"
@@ -81,7 +82,8 @@ func methodName(m []byte) string {
 // checkMedia judges content type, coding and announced length before the body
 // is read.
 func (ex *exchange) checkMedia(ctx *fasthttp.RequestCtx) *rejection {
-	if rej := mediaFault(&ctx.Request.Header); rej != nil {
+	var rej *rejection
+	if ex.coding, rej = mediaFault(&ctx.Request.Header); rej != nil {
 		return rej
 	}
 	if ex.announced > ex.g.cfg.BodyBytes {
@@ -90,23 +92,44 @@ func (ex *exchange) checkMedia(ctx *fasthttp.RequestCtx) *rejection {
 	return nil
 }
 
-// mediaFault returns what is wrong with a body's type or coding, or nil.
-func mediaFault(h *fasthttp.RequestHeader) *rejection {
+// mediaFault returns a body's coding, or what is wrong with its type or coding.
+func mediaFault(h *fasthttp.RequestHeader) (coding.Coding, *rejection) {
 	media, params, _ := bytes.Cut(h.ContentType(), []byte(";"))
 	if !bytes.EqualFold(bytes.TrimSpace(media), []byte("application/json")) || !utf8Charset(params) {
-		return &rejection{
-			status: fasthttp.StatusUnsupportedMediaType, kind: "invalid_request_error", code: "unsupported_media_type",
-			message: "the body must be JSON in UTF-8: send Content-Type: application/json", outcome: tenancy.OutcomeRejected,
+		return 0, badMedia("the body must be JSON in UTF-8: send Content-Type: application/json")
+	}
+	if repeated(h.RawHeaders(), "Content-Type") { // of which the library keeps the last
+		return 0, badMedia("the request has more than one Content-Type: send it once")
+	}
+	lines := h.PeekAll("Content-Encoding")
+	if len(lines) == 0 {
+		return coding.Identity, nil
+	}
+	c, ok := coding.Parse(lines[0])
+	if !ok || len(lines) > 1 {
+		rej := badMedia("the body may be compressed once, with gzip or zstd: send it so, or without Content-Encoding")
+		rej.coding = true
+		return 0, rej
+	}
+	return c, nil
+}
+
+func badMedia(message string) *rejection {
+	return &rejection{
+		status: fasthttp.StatusUnsupportedMediaType, kind: "invalid_request_error", code: "unsupported_media_type",
+		message: message, outcome: tenancy.OutcomeRejected,
+	}
+}
+
+// repeated reports whether header lines hold a name more than once.
+func repeated(raw []byte, name string) bool {
+	n := 0
+	for line := range bytes.Lines(raw) {
+		if len(line) > len(name) && line[len(name)] == ':' && bytes.EqualFold(line[:len(name)], []byte(name)) {
+			n++
 		}
 	}
-	if coding := h.Peek("Content-Encoding"); len(coding) > 0 && !bytes.EqualFold(coding, []byte("identity")) {
-		return &rejection{
-			status: fasthttp.StatusUnsupportedMediaType, kind: "invalid_request_error", code: "unsupported_media_type",
-			message: "the body must not be compressed: send it without Content-Encoding", outcome: tenancy.OutcomeRejected,
-			coding: true,
-		}
-	}
-	return nil
+	return n > 1
 }
 
 // utf8Charset reports whether media type parameters leave the text as UTF-8.

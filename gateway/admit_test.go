@@ -47,7 +47,7 @@ func TestPromptsOfACompletion(t *testing.T) {
 	})
 	for prompt, want := range map[string]int64{`"a"`: 1, `["a","b","c"]`: 3, `[1,2,3]`: 1, `[[1],[2,3]]`: 2} {
 		c := r.dial()
-		c.Send("POST", "/v1/completions", `{"model":"m","prompt":`+prompt+`}`, "Authorization: Bearer "+goodKey, "Content-Type: application/json")
+		c.Send("POST", "/v1/completions", `{"model":"m","prompt":`+prompt+`}`, "Authorization: Bearer "+goodKey)
 		if resp, body := c.Answer(); resp.StatusCode != 200 {
 			t.Fatalf("%s: %d %s", prompt, resp.StatusCode, body)
 		}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/sluicegate/sluice/gateway/coding"
 	"github.com/sluicegate/sluice/tenancy"
 )
 
@@ -36,33 +38,98 @@ func (ex *exchange) readBody(ctx *fasthttp.RequestCtx) *rejection {
 		ctx.Request.Header.CopyTo(&head)
 		defer head.CopyTo(&ctx.Request.Header)
 	}
-	ex.received = bodyPool.Get().(*[]byte)
-	limit := ex.g.cfg.BodyBytes
-	buf := (*ex.received)[:0]
-	var err error
-	for err == nil && len(buf) <= limit {
-		if len(buf) == cap(buf) {
-			buf = slices.Grow(buf, min(len(buf), limit+1-len(buf)))
-		}
-		var n int
-		n, err = stream.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
+	in := receivedBody{from: stream, announced: ex.announced, limit: ex.g.cfg.BodyBytes}
+	var from io.Reader = &in
+	if ex.coding != coding.Identity {
+		// The body is decoded as it comes, so its coded form is never kept.
+		decoder := coding.NewReader(ex.coding, &in, coding.DefaultLimits(int64(in.limit)))
+		defer decoder.Close()
+		from = decoder
 	}
-	*ex.received = buf
-	ex.bodyBytes = len(buf)
-	switch {
-	case len(buf) > limit:
-		return ex.g.tooLarge()
-	case err == io.EOF && (ex.announced == chunkedBody || ex.announced == len(buf)):
-		ex.body, ex.bodyRead = buf, true
+	err := ex.fillBody(from)
+	ex.bodyRead = in.ended
+	if err == io.EOF {
+		ex.body = *ex.received
 		return nil
-	case clientGone(err) && !ex.wasCut.Load():
+	}
+	if rej := ex.codingFault(err); rej != nil {
+		return rej
+	}
+	if clientGone(err) && !ex.wasCut.Load() {
 		ex.clientLeft()
 		return nil
 	}
 	rej := readFault(ctx, err)
 	rej.outcome = tenancy.OutcomeRejected
 	ex.g.parts.Meter.FramingRejected(rej.code)
+	return rej
+}
+
+// fillBody reads from to its end, io.EOF. Whoever sends the bytes bounds them.
+func (ex *exchange) fillBody(from io.Reader) (err error) {
+	ex.received = bodyPool.Get().(*[]byte)
+	limit := ex.g.cfg.BodyBytes
+	buf := (*ex.received)[:0]
+	for err == nil {
+		if len(buf) == cap(buf) {
+			buf = slices.Grow(buf, min(len(buf), limit+1-len(buf)))
+		}
+		var n int
+		n, err = from.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+	}
+	*ex.received = buf
+	ex.bodyBytes = len(buf)
+	return err
+}
+
+// errBodyTooLarge says that more of a body has come than may.
+var errBodyTooLarge = errors.New("the body is over its limit")
+
+// receivedBody is a body as it comes. It is bounded, and ends with io.EOF only if as
+// much of it has come as was announced.
+type receivedBody struct {
+	from                io.Reader
+	announced, limit, n int
+	ended               bool
+}
+
+func (b *receivedBody) Read(p []byte) (int, error) {
+	// One byte more than allowed tells a body that is too large from one that fits.
+	n, err := b.from.Read(p[:min(len(p), b.limit+1-b.n)])
+	if b.n += n; b.n > b.limit {
+		return 0, errBodyTooLarge
+	}
+	if err == io.EOF {
+		if b.announced != chunkedBody && b.announced != b.n {
+			return n, io.ErrUnexpectedEOF
+		}
+		b.ended = true
+	}
+	return n, err
+}
+
+// codingFault turns the error of a body that is too large, or wrongly coded, into its
+// answer; nil means that the fault is another one.
+func (ex *exchange) codingFault(err error) *rejection {
+	rej := ex.g.tooLarge()
+	rej.closeConn = false // unless there is more of the body
+	switch {
+	case errors.Is(err, errBodyTooLarge):
+	case errors.Is(err, coding.ErrTooLarge):
+		rej.message = fmt.Sprintf("the body is over the limit of %d bytes when decoded", ex.g.cfg.BodyBytes)
+	case errors.Is(err, coding.ErrRatio):
+		rej.message = "the body expands to more than 100 times its size when decoded"
+	case errors.Is(err, coding.ErrWindow):
+		rej.message = "decoding the body takes a window of more than 8 MiB; compress it at a lower level, or without long-distance matching"
+	case errors.Is(err, coding.ErrParts):
+		rej.message = "the compressed body has more than 1000 parts"
+	case errors.Is(err, coding.ErrCorrupt):
+		rej = invalid("invalid_request", "", "the body is not what its Content-Encoding says: it is corrupt, cut short, or goes on behind its end")
+		rej.outcome = tenancy.OutcomeRejected
+	default:
+		return nil
+	}
 	return rej
 }
 

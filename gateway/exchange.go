@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/sluicegate/sluice/gateway/coding"
 	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/ratelimit"
@@ -54,6 +55,7 @@ type exchange struct {
 	relayed         bool
 	finished        bool
 	discarded       bool
+	coding          coding.Coding
 	announced       int     // length of the body, or chunkedBody
 	received        *[]byte // the body as it came; from bodyPool
 	bodyRead        bool    // to its end

@@ -6,6 +6,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/sluicegate/sluice/gateway/coding"
 	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/tenancy"
 )
@@ -106,7 +107,7 @@ func (r *rejection) write(ctx *fasthttp.RequestCtx, d dialect, requestID string)
 		resp.Header.Set("WWW-Authenticate", "Bearer")
 	}
 	if r.coding {
-		resp.Header.Set("Accept-Encoding", "identity")
+		resp.Header.Set("Accept-Encoding", coding.Accepted)
 	}
 	if r.retryAfter > 0 {
 		seconds := int64((r.retryAfter + time.Second - 1) / time.Second)

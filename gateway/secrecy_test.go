@@ -74,7 +74,7 @@ func TestLogHoldsNoText(t *testing.T) {
 					p.Log = slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug, AddSource: true}))
 				}))
 			conn := r.dial()
-			conn.Send("POST", "/v1/chat/completions", c.body, "Authorization: Bearer "+c.key, "Cookie: MarkedCookie", "Content-Type: application/json")
+			conn.Send("POST", "/v1/chat/completions", c.body, "Authorization: Bearer "+c.key, "Cookie: MarkedCookie")
 			resp, text := conn.Answer()
 			r.idle()
 			said := out.String()

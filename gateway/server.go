@@ -36,7 +36,8 @@ func (g *Gateway) wantsBody(h *fasthttp.RequestHeader) bool {
 	if rej != nil || announced > g.cfg.BodyBytes {
 		return false
 	}
-	return mediaFault(h) == nil && !g.refuses(h)
+	_, rej = mediaFault(h)
+	return rej == nil && !g.refuses(h)
 }
 
 // refuses reports whether it is known by now that a request's credentials are

@@ -96,7 +96,7 @@ func (f *frames) Read(p []byte) (int, error) {
 	}
 	n, err := f.in.Read(p[:min(int64(len(p)), f.left)])
 	f.left -= int64(n)
-	if err != nil {
+	if n == 0 && err != nil { // an error that comes with bytes comes again
 		f.err = noEOF(err)
 	}
 	return n, f.err
