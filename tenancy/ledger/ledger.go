@@ -146,6 +146,9 @@ func Open(path string, opts Options) (*Ledger, error) {
 			return err
 		}
 		l.store = w
+		if err := w.checkpointBeside(path); err != nil {
+			return err
+		}
 		l.reader, err = openReader(path)
 		return err
 	})

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"time"
 
@@ -58,12 +59,18 @@ func afterClose(row *tenancy.Row) *tenancy.Row {
 
 // readClosed asks a database for its closed months.
 func readClosed(ctx context.Context, db rowQuerier, d *dialect) (closedMonths, error) {
-	return monthsOf(ctx, db, "SELECT month FROM "+d.closed)
+	return monthsOf(ctx, db, closedQuery(d))
 }
+
+func closedQuery(d *dialect) string { return "SELECT month FROM " + d.closed }
 
 // monthsOf is a set of months by their numbers, which a query gives.
 func monthsOf(ctx context.Context, db rowQuerier, query string) (closedMonths, error) {
-	found, err := db.QueryContext(ctx, query)
+	return monthsIn(db.QueryContext(ctx, query))
+}
+
+// monthsIn is a set of months by their numbers, from what a query has found.
+func monthsIn(found *sql.Rows, err error) (closedMonths, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -22,10 +22,14 @@ import (
 type writer struct {
 	db     *sql.DB
 	conn   *sql.Conn
+	begin  *sql.Stmt
+	end    *sql.Stmt
+	months *sql.Stmt // that are closed
 	insert *sql.Stmt
 	byID   *sql.Stmt
 	update *sql.Stmt
 	budget *sql.Stmt
+	log    *checkpointer
 	values []any
 	// booked says that rows keep the months that they are booked in: they come from
 	// another ledger.
@@ -72,26 +76,47 @@ func openWriter(path string, busy time.Duration) (_ *writer, err error) {
 	if err = migrate(ctx, w.conn); err != nil {
 		return nil, err
 	}
-	marks := strings.Repeat("?, ", len(columns)) + "?"
-	w.insert, err = w.conn.PrepareContext(ctx, "INSERT INTO requests ("+columnNames()+") VALUES ("+marks+") ON CONFLICT (id) DO NOTHING")
-	if err != nil {
-		return nil, err
-	}
-	w.byID, err = w.conn.PrepareContext(ctx, "SELECT "+columnNames()+" FROM requests WHERE id = ?")
-	if err != nil {
-		return nil, err
-	}
-	w.update, err = w.conn.PrepareContext(ctx, "UPDATE requests SET ("+columnNames()+") = ("+marks+") WHERE id = ?")
-	if err != nil {
-		return nil, err
-	}
-	if w.budget, err = w.conn.PrepareContext(ctx, sqliteAddBudget); err != nil {
+	if err = w.prepare(ctx); err != nil {
 		return nil, err
 	}
 	if _, err = w.conn.ExecContext(ctx, sqliteForget, forgotten()); err != nil {
 		return nil, err
 	}
 	return w, nil
+}
+
+// checkpointBeside leaves checkpoints to a checkpointer: SQLite's own come in the
+// middle of a commit.
+func (w *writer) checkpointBeside(path string) error {
+	if _, err := w.conn.ExecContext(context.Background(), "PRAGMA wal_autocheckpoint(0)"); err != nil {
+		return err
+	}
+	var err error
+	w.log, err = newCheckpointer(path)
+	return err
+}
+
+// prepare has SQLite compile what every transaction needs.
+func (w *writer) prepare(ctx context.Context) error {
+	marks := strings.Repeat("?, ", len(columns)) + "?"
+	for _, p := range []struct {
+		stmt **sql.Stmt
+		text string
+	}{
+		{&w.begin, "BEGIN IMMEDIATE"},
+		{&w.end, "COMMIT"},
+		{&w.months, closedQuery(sqliteDialect)},
+		{&w.insert, "INSERT INTO requests (" + columnNames() + ") VALUES (" + marks + ") ON CONFLICT (id) DO NOTHING"},
+		{&w.byID, "SELECT " + columnNames() + " FROM requests WHERE id = ?"},
+		{&w.update, "UPDATE requests SET (" + columnNames() + ") = (" + marks + ") WHERE id = ?"},
+		{&w.budget, sqliteAddBudget},
+	} {
+		var err error
+		if *p.stmt, err = w.conn.PrepareContext(ctx, p.text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // createPrivate makes an empty file if there is none: rows name people and what
@@ -111,11 +136,17 @@ func createPrivate(path string) error {
 
 // commit implements store.
 func (w *writer) commit(ctx context.Context, rows []*tenancy.Row) ([]result, error) {
-	if _, err := w.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	// A context that can end costs a goroutine for each statement, and these wait
+	// for nothing but the lock and the disk.
+	ctx = context.WithoutCancel(ctx)
+	if _, err := w.begin.ExecContext(ctx); err != nil {
 		return nil, err
 	}
 	// Nobody else writes now, so what is open stays so until the end of this.
-	closed, err := readClosed(ctx, w.conn, sqliteDialect)
+	closed, err := monthsIn(w.months.QueryContext(ctx))
 	if err != nil {
 		w.rollback()
 		return nil, err
@@ -135,11 +166,14 @@ func (w *writer) commit(ctx context.Context, rows []*tenancy.Row) ([]result, err
 		w.rollback()
 		return nil, err
 	}
-	if _, err := w.conn.ExecContext(ctx, "COMMIT"); err != nil {
+	if _, err := w.end.ExecContext(ctx); err != nil {
 		w.rollback()
 		return nil, err
 	}
 	w.last.Store(w.highest)
+	if w.log != nil {
+		w.log.grown(ctx, w.conn, len(rows))
+	}
 	return results, nil
 }
 
@@ -210,7 +244,10 @@ func refusal(err error) error {
 }
 
 func (w *writer) close() error {
-	for _, stmt := range []*sql.Stmt{w.insert, w.byID, w.update, w.budget} {
+	if w.log != nil {
+		w.log.close()
+	}
+	for _, stmt := range []*sql.Stmt{w.begin, w.end, w.months, w.insert, w.byID, w.update, w.budget} {
 		if stmt != nil {
 			stmt.Close()
 		}
