@@ -374,8 +374,10 @@ func (ex *exchange) inTime(r *route) *rejection {
 func (g *Gateway) begin(ctx *fasthttp.RequestCtx) *exchange {
 	ex := &exchange{g: g, st: g.state.Load(), start: time.Now(), route: routeNone, phase: tenancy.PhaseRead}
 	ex.ctx, ex.cancel = context.WithCancel(context.Background())
-	ex.id = newID()
-	ex.requestID = requestID(ctx, ex.id)
+	ex.id = newRowID(ex.start)
+	if ex.requestID = requestID(ctx, ""); ex.requestID == "" {
+		ex.requestID = newID()
+	}
 	ex.setRequestID(&ctx.Response.Header)
 	g.inFlight.Add(1)
 	g.live.add(ex)
@@ -406,6 +408,21 @@ func (ex *exchange) unlessRelayed(ctx *fasthttp.RequestCtx) {
 	if !ex.relayed && !ex.finished {
 		ex.failed(ctx, "BUG: a request left its handler without being finished", true)
 	}
+}
+
+// newRowID is 48 bits of Unix milliseconds and 80 random ones in hex. Rows of one
+// moment lie side by side in a ledger's index, so that a commit of many changes
+// few of its pages.
+func newRowID(now time.Time) string {
+	var b [16]byte
+	if _, err := rand.Read(b[6:]); err != nil {
+		panic("BUG: crypto/rand can't fail: " + err.Error())
+	}
+	ms := uint64(now.UnixMilli())
+	for i := range 6 {
+		b[i] = byte(ms >> (8 * (5 - i)))
+	}
+	return hex.EncodeToString(b[:])
 }
 
 // newID is 128 random bits in hex.

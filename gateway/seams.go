@@ -124,6 +124,15 @@ type Ledger interface {
 	RecordLater(ctx context.Context, row *tenancy.Row) error
 }
 
+// HandingLedger is a Ledger whose Record comes in two halves, so that there is
+// something else to be done while the disk is at work.
+type HandingLedger interface {
+	Ledger
+	// Hand takes a row, which it copies. What it returns must be called, once, and
+	// returns what Record would have.
+	Hand(ctx context.Context, row *tenancy.Row) (durable func() error)
+}
+
 // Pricer fills in a row's prices and costs from its model, tokens and end.
 type Pricer interface {
 	Price(row *tenancy.Row)

@@ -134,10 +134,14 @@ func (ex *exchange) finish(end ending) {
 	ex.learnOutput(&end)
 	ex.endRehearsal(&end.charge, usageOf(&end.charge, row), ex.settlement(now, &end, row, charged, available))
 	ex.uncountReserved()
-	ledgerErr := ex.record(row)
+	recorded := ex.record(row)
+	ex.log(&end, row) // while the disk is at work
+	ledgerErr := recorded()
 	ex.discard()
 	ex.g.parts.Meter.Observe(ex.summary(&end, row, ledgerErr != nil && !errors.Is(ledgerErr, tenancy.ErrPending)))
-	ex.log(&end, row, ledgerErr)
+	if ledgerErr != nil {
+		logUnrecorded(ex.g.log, row, ledgerErr)
+	}
 }
 
 // release is the end of finish, however that came about: where a part has
@@ -297,19 +301,31 @@ func (ex *exchange) beginLedger() error {
 // its client gets its answer, and the row stays with the ledger.
 const recordWait = 10 * time.Second
 
-// record writes the row. Requests without a tenant have none: there is nobody
-// to charge. Only those that may have cost something wait for the disk, so that
-// a flood of refusals is none of flushes.
-func (ex *exchange) record(row *tenancy.Row) error {
+// record hands the row to the ledger, and returns what waits for it to be
+// durable. Requests without a tenant have none: there is nobody to charge. Only
+// those that may have cost something wait for the disk, so that a flood of
+// refusals is none of flushes.
+func (ex *exchange) record(row *tenancy.Row) (recorded func() error) {
 	if ex.principal == nil {
-		return nil
+		return func() error { return nil }
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), recordWait)
-	defer cancel()
 	if !ex.began {
-		return ex.g.parts.Ledger.RecordLater(ctx, row)
+		defer cancel()
+		err := ex.g.parts.Ledger.RecordLater(ctx, row)
+		return func() error { return err }
 	}
-	return ex.g.parts.Ledger.Record(ctx, row)
+	handing, ok := ex.g.parts.Ledger.(HandingLedger)
+	if !ok {
+		defer cancel()
+		err := ex.g.parts.Ledger.Record(ctx, row)
+		return func() error { return err }
+	}
+	durable := handing.Hand(ctx, row)
+	return func() error {
+		defer cancel()
+		return durable()
+	}
 }
 
 func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *Summary {
@@ -339,13 +355,9 @@ func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *S
 	return s
 }
 
-// log writes the access log's line and, where the ledger failed, what finance
-// needs to put the row in by hand.
-func (ex *exchange) log(end *ending, row *tenancy.Row, ledgerErr error) {
+// log writes the access log's line.
+func (ex *exchange) log(end *ending, row *tenancy.Row) {
 	ctx := context.Background()
-	if ledgerErr != nil {
-		logUnrecorded(ex.g.log, row, ledgerErr)
-	}
 	if d := ex.decision; d != nil {
 		for i := range d.Errors {
 			logPolicyError(ex.g.log, row.ID, &d.Errors[i])

@@ -98,7 +98,7 @@ func TestPolicyErrorsAreLogged(t *testing.T) {
 		g: &Gateway{log: slog.New(slog.NewTextHandler(&out, nil))}, route: routeChat,
 		decision: &policy.Decision{Errors: []policy.RuleRef{{Rule: "a/b", Binding: "c", ErrorKind: policy.ErrorValue, Detail: "no such key: zone"}}},
 	}
-	ex.log(&ending{status: 403}, &tenancy.Row{ID: "r1"}, nil)
+	ex.log(&ending{status: 403}, &tenancy.Row{ID: "r1"})
 	for _, want := range []string{`msg="policy error" id=r1 rule=a/b binding=c`, `detail="no such key: zone"`, "msg=request"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log lacks %s:\n%s", want, out.String())

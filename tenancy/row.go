@@ -89,6 +89,9 @@ func (f Flags) Has(g Flags) bool { return f&g == g }
 
 // String lists the names of the set flags, comma-separated.
 func (f Flags) String() string {
+	if f == 0 {
+		return ""
+	}
 	var names []string
 	for _, n := range flagNames {
 		if f.Has(n.flag) {

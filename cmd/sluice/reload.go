@@ -132,8 +132,11 @@ func (r *reloader) Run(ctx context.Context) error {
 	prices := time.NewTimer(time.Hour)
 	defer prices.Stop()
 	var notBefore time.Time // of another try for the sake of prices
-	for {
-		prices.Reset(r.untilPrices(notBefore))
+	for changed := true; ; {
+		if changed {
+			prices.Reset(r.untilPrices(notBefore))
+		}
+		changed = true
 		select {
 		case <-ctx.Done():
 			return nil
@@ -155,6 +158,9 @@ func (r *reloader) Run(ctx context.Context) error {
 		case <-look.due.C:
 			look.act(ctx)
 		case ev, ok := <-look.events:
+			// Where the ledger is in a folder that is watched, as it is by default, these
+			// come several times a request.
+			changed = false
 			look.event(ev, ok)
 		case _, ok := <-look.errs:
 			look.lost(ok)

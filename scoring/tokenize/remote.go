@@ -110,6 +110,10 @@ func (r *Remote) Append(ctx context.Context, to Target, dst *Prompts, kind Kind,
 }
 
 func (r *Remote) append(ctx context.Context, to Target, dst *Prompts, kind Kind, body []byte) error {
+	worker := r.worker(to.URL)
+	if worker.shut() {
+		return ErrBroken // before the body is read, which costs more than all else
+	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
 		return fmt.Errorf("%w: not a JSON object", ErrInvalid)
@@ -135,7 +139,7 @@ func (r *Remote) append(ctx context.Context, to Target, dst *Prompts, kind Kind,
 	case len(asks) > r.opts.MaxTexts:
 		return fmt.Errorf("%w: prompt: a list of %d texts, %d are asked for at most", ErrUnsupported, len(asks), r.opts.MaxTexts)
 	}
-	return r.worker(to.URL).do(ctx, func() error {
+	return worker.do(ctx, func() error {
 		ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 		defer cancel()
 		for _, ask := range asks {

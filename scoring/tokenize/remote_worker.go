@@ -102,6 +102,15 @@ func (r *Remote) Workers() []RemoteWorker {
 	return out
 }
 
+// shut reports, and counts, that the worker is not to be asked now.
+func (w *remoteWorker) shut() bool {
+	if w.breaker.State() != gobreaker.StateOpen {
+		return false
+	}
+	w.broken.Add(1)
+	return true
+}
+
 // do makes calls if the worker may be asked now.
 func (w *remoteWorker) do(ctx context.Context, calls func() error) error {
 	select {

@@ -270,19 +270,25 @@ func (l *Ledger) Begin(_ context.Context, in *tenancy.Intent) error {
 //
 // The row is copied. When ctx ends first, the error is tenancy.ErrPending if the
 // row was taken: the ledger goes on to make it durable for as long as it is open.
-func (l *Ledger) Record(ctx context.Context, row *tenancy.Row) error {
+func (l *Ledger) Record(ctx context.Context, row *tenancy.Row) error { return l.Hand(ctx, row)() }
+
+// Hand is the first half of Record: it takes the row. The second half is what it
+// returns, which waits until the row is durable, and is called once.
+func (l *Ledger) Hand(ctx context.Context, row *tenancy.Row) (durable func() error) {
 	e, err := l.hand(ctx, row)
 	if err != nil {
-		return err
+		return func() error { return err }
 	}
-	select {
-	case err := <-e.result:
-		if err != nil {
-			return fmt.Errorf("cannot record request %s in %s: %w", row.ID, l.path, err)
+	return func() error {
+		select {
+		case err := <-e.result:
+			if err != nil {
+				return fmt.Errorf("cannot record request %s in %s: %w", e.row.ID, l.path, err)
+			}
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("request %s: %w (%w)", e.row.ID, tenancy.ErrPending, ctx.Err())
 		}
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("request %s: %w (%w)", row.ID, tenancy.ErrPending, ctx.Err())
 	}
 }
 

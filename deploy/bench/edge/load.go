@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"slices"
 	"sync"
@@ -128,19 +129,27 @@ func (p *pool) warm(ctx context.Context, n int, request []byte, patience time.Du
 	return errors.Join(<-errs, ctx.Err())
 }
 
+// kindOf is an error without what differs each time, such as ports.
+func kindOf(err error) string {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Op + ": " + op.Err.Error()
+	}
+	return err.Error()
+}
+
 // do runs one request and fills in what came of it.
 func (p *pool) do(request []byte, j job, began time.Time, o *outcome) {
 	o.failed = true
 	c, err := p.take()
 	if err != nil {
-		p.note("dial: " + err.Error())
+		p.note("dial: " + kindOf(err))
 		return
 	}
 	o.start = time.Since(began)
 	a, err := c.do(request, j.patience, nil)
 	switch {
 	case err != nil:
-		p.note(err.Error())
+		p.note(kindOf(err))
 	case a.status != 200:
 		p.note(fmt.Sprintf("status %d", a.status))
 	case a.stream != j.stream:
