@@ -25,8 +25,8 @@ func (ex *exchange) checkRoute(ctx *fasthttp.RequestCtx) (*route, *rejection) {
 	ex.method = methodName(h.Method())
 	var rej *rejection
 	if ex.announced, rej = framingFault(h); rej != nil {
-		_, d := findRoute(h.RequestURI())
-		ex.setDialect(&ctx.Response.Header, d)
+		r, d := findRoute(h.RequestURI())
+		ex.setDialect(&ctx.Response.Header, dialectOf(r, d, h))
 		ex.g.parts.Meter.FramingRejected(rej.code)
 		return nil, rej
 	}
@@ -44,7 +44,7 @@ func (ex *exchange) checkRoute(ctx *fasthttp.RequestCtx) (*route, *rejection) {
 		return nil, nil
 	}
 	r, d := findRoute(target)
-	ex.setDialect(&ctx.Response.Header, d)
+	ex.setDialect(&ctx.Response.Header, dialectOf(r, d, h))
 	if r == nil {
 		return nil, notFoundRoute()
 	}

@@ -124,7 +124,7 @@ func (ex *exchange) send(fresh bool) *failure {
 	r := upstreamRequest{
 		path: ex.upstream, host: base.Host, authorization: ex.st.Pools[w.Pool].APIKey,
 		requestID:   ex.id + "-" + itoa(int64(len(ex.attempts))),
-		traceparent: ex.traceparent, tracestate: ex.tracestate,
+		traceparent: ex.traceparent, tracestate: ex.tracestate, api: ex.api,
 		stream: ex.req.Stream, body: ex.sent, writeTimeout: ex.g.cfg.ClientWrite, within: ex.firstByteIn(),
 	}
 	scratch := scratchPool.Get().(*[]byte)

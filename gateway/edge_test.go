@@ -133,7 +133,7 @@ func TestRefusals(t *testing.T) {
 func TestAnthropicPathsGetAnthropicErrors(t *testing.T) {
 	r := newRig(t, nil)
 	c := r.dial()
-	c.Send("POST", "/v1/messages", `{}`)
+	c.Send("POST", "/v1/messages/batches", `{}`)
 	resp, body := c.Answer()
 	if resp.StatusCode != 404 || !strings.Contains(body, `{"type":"error","error":{"type":"not_found_error"`) || !strings.Contains(body, `"error_code":"unknown_url"`) {
 		t.Errorf("got %d %s", resp.StatusCode, body)

@@ -87,6 +87,7 @@ type exchange struct {
 	salt            string
 	traceparent     string
 	tracestate      string
+	api             apiHeaders
 	pick            scoring.Request
 	res             *scoring.Reservation
 	tries           tries

@@ -81,6 +81,7 @@ func (ex *exchange) makeRequest(ctx *fasthttp.RequestCtx) {
 		ex.pick.Tokens = ex.tokens.IDs
 	}
 	ex.traceparent, ex.tracestate = traceContext(&ctx.Request.Header)
+	ex.api = messagesHeaders(ex.route, &ctx.Request.Header)
 	m := wire.Mutation{
 		RemovePriority: ex.req.HasPriority,
 		InjectUsage:    ex.req.Stream,

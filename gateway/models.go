@@ -10,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/sluicegate/sluice/gateway/anthropic"
 	"github.com/sluicegate/sluice/gateway/openai"
 	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/tenancy"
@@ -113,6 +114,15 @@ func (g *Gateway) listModels(ctx *fasthttp.RequestCtx, ex *exchange) {
 		ex.reject(ctx, rej)
 		return
 	}
+	if ex.dialect == dialectAnthropic {
+		page, rej := modelsPage(ctx)
+		if rej != nil {
+			ex.reject(ctx, rej)
+			return
+		}
+		ex.answer(ctx, ex.appendModelsPage(nil, page))
+		return
+	}
 	var list []openai.Model
 	for _, m := range ex.st.Models.sorted {
 		if m.allowed(ex.principal) {
@@ -136,6 +146,10 @@ func (g *Gateway) getModel(ctx *fasthttp.RequestCtx, ex *exchange) {
 	}
 	if rej := ex.admitMetadata(ctx); rej != nil {
 		ex.reject(ctx, rej)
+		return
+	}
+	if ex.dialect == dialectAnthropic {
+		ex.answer(ctx, anthropic.AppendModel(nil, ex.model.anthropicListing()))
 		return
 	}
 	ex.answer(ctx, openai.AppendModel(nil, ex.model.listing()))

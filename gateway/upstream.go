@@ -233,6 +233,7 @@ type upstreamRequest struct {
 	path, host, requestID   string
 	authorization           string
 	traceparent, tracestate string
+	api                     apiHeaders
 	stream                  bool
 	body                    []byte
 	writeTimeout            time.Duration // for each part of it
@@ -256,6 +257,8 @@ func appendUpstreamHeader(dst []byte, r *upstreamRequest) []byte {
 		{"\r\nAuthorization: Bearer ", r.authorization},
 		{"\r\ntraceparent: ", r.traceparent},
 		{"\r\ntracestate: ", r.tracestate},
+		{"\r\nanthropic-version: ", r.api.version},
+		{"\r\nanthropic-beta: ", r.api.beta},
 	} {
 		if h.value != "" {
 			dst = append(dst, h.name...)
