@@ -87,8 +87,9 @@ func run(ctx context.Context, cfg *Config, log *slog.Logger, opts ...appOption) 
 	return serveErr
 }
 
-// newApp builds the parts and takes the ports. Nothing runs yet but the writers
-// of the ledger and the decision log, and the gateway's watcher.
+// newApp takes the ports and builds the parts. Nothing runs yet but the writers
+// of the ledger and the decision log, and the gateway's watcher. Clients that call
+// meanwhile wait for serve.
 func newApp(cfg *Config, log *slog.Logger, opts ...appOption) (a *app, err error) {
 	a = &app{cfg: cfg, log: log}
 	for _, o := range opts {
@@ -101,7 +102,7 @@ func newApp(cfg *Config, log *slog.Logger, opts ...appOption) (a *app, err error
 		}
 	}()
 	for _, step := range [...]func() error{
-		a.load, a.buildFleet, a.buildTokens, a.openLedger, a.openDecisions, a.buildGateway, a.listen,
+		a.listen, a.load, a.buildFleet, a.buildTokens, a.openLedger, a.openDecisions, a.buildGateway,
 	} {
 		if err := step(); err != nil {
 			return a, err
@@ -136,6 +137,7 @@ func (a *app) load() (err error) {
 	}
 	a.onClose(a.base.close)
 	logWarnings(a.log, a.first)
+	a.first.certificates.tell(a.log, certificates{})
 	return nil
 }
 
@@ -248,6 +250,7 @@ func (m meters) Observe(s *gateway.Summary) {
 // ledger are the same as before; requests that run keep the generation they have.
 func (a *app) install(old, fresh *generation) {
 	a.base.keys.Adopt(fresh.cfg.keyFiles(), fresh.docs.directory)
+	fresh.certificates.tell(a.log, old.certificates)
 	a.meter.inForce(old, fresh) // first, so that its rules have their names when they are counted
 	a.gateway.Swap(fresh.state)
 	a.base.identities.keep(fresh.uses())
@@ -313,28 +316,6 @@ func (p pricer) Price(row *tenancy.Row) {
 	_ = p.prices.Cost(row) // the row says that it has no price
 }
 
-func (a *app) listen() (err error) {
-	a.public, err = listenTCP("public", a.cfg.Listen.Public.Address)
-	if err != nil {
-		return err
-	}
-	a.onClose(ignoreClosed(a.public))
-	a.admin, err = listenTCP("admin", a.cfg.Listen.Admin.Address)
-	if err != nil {
-		return err
-	}
-	a.onClose(ignoreClosed(a.admin))
-	return nil
-}
-
-func listenTCP(name, address string) (net.Listener, error) {
-	ln, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("cannot listen on listen.%s.address: %w", name, err)
-	}
-	return ln, nil
-}
-
 // ignoreClosed closes a listener that its server has closed already, or not.
 func ignoreClosed(ln net.Listener) func() error {
 	return func() error {
@@ -356,14 +337,7 @@ func (a *app) notReady() []string {
 // serve runs everything until ctx ends, then drains. It returns the first
 // failure of a part, or nil after an orderly end.
 func (a *app) serve(ctx context.Context) error {
-	tlsCfg, err := a.listenTLS()
-	if err != nil {
-		return err
-	}
-	adminTLS, err := tlsConfig(a.cfg.Listen.Admin.TLS)
-	if err != nil {
-		return err
-	}
+	tlsCfg := a.listenTLS()
 	// The parts outlive the signal: they serve what is being drained.
 	parts, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -383,7 +357,7 @@ func (a *app) serve(ctx context.Context) error {
 	group.Go(func() error { return a.retention.Run(failed) })
 	group.Go(func() error { a.followBudgets(failed); return nil })
 	group.Go(func() error { return a.gateway.Serve(a.public, tlsCfg) })
-	group.Go(func() error { return a.serveAdmin(admin, adminTLS) })
+	group.Go(func() error { return a.serveAdmin(admin, a.adminTLS()) })
 	a.log.Info("serving", "public", a.public.Addr().String(), "admin", a.admin.Addr().String(),
 		"tls", tlsCfg != nil, "policy", a.first.docs.policies.Revision(), "pid", os.Getpid())
 	select {

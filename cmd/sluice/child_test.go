@@ -36,7 +36,13 @@ type child struct {
 // of text and has informative lines. The process ends with the test.
 func startChild(t testing.TB, file string, env ...string) *child {
 	t.Helper()
-	c := &child{cmd: exec.Command(os.Args[0], "serve", "-c", file), ended: make(chan struct{}), client: http.DefaultClient, scheme: "http"}
+	return startCommand(t, exec.Command(os.Args[0], "serve", "-c", file), env...)
+}
+
+// startCommand is startChild with a command line that comes to the same in the end.
+func startCommand(t testing.TB, cmd *exec.Cmd, env ...string) *child {
+	t.Helper()
+	c := &child{cmd: cmd, ended: make(chan struct{}), client: http.DefaultClient, scheme: "http"}
 	c.cmd.Env = append(append(os.Environ(), asSluice+"=1"), env...)
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	r, w, err := os.Pipe()

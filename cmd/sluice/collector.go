@@ -54,6 +54,7 @@ var (
 	descGeneration  = desc("sluice_config_generation", "Number of the generation in force, from 1.")
 	descReloadOK    = desc("sluice_config_last_reload_successful", "0 while what the files say is not in force, because it could not be loaded.")
 	descLoaded      = desc("sluice_config_loaded_timestamp_seconds", "When the generation in force was loaded.")
+	descCertExpiry  = desc("sluice_tls_certificate_expiry_timestamp_seconds", "When the certificate that a listener shows ends.", "listener")
 	descKeys        = desc("sluice_keys", "API keys by state: active, expiring (they work and end within keys.warnBefore), expired, revoked, asleep (their tenant is disabled or unknown).", "state")
 	descKeysFailing = desc("sluice_keys_source_failing", "1 while what keys are read from can't be followed, or their use not be noted; what was read last stays in force.", "source")
 	descKeysFails   = desc("sluice_keys_source_failures_total", "Times that it could not.", "source")
@@ -210,6 +211,12 @@ func (c *stateCollector) collectReloads(ch chan<- prometheus.Metric) {
 	g := c.reloads.generation()
 	gauge(ch, descGeneration, float64(g.number))
 	gauge(ch, descLoaded, float64(g.loaded.UnixMilli())/1000)
+	if c := g.certificates.public; c != nil {
+		gauge(ch, descCertExpiry, float64(c.Leaf.NotAfter.Unix()), "public")
+	}
+	if c := g.certificates.admin; c != nil {
+		gauge(ch, descCertExpiry, float64(c.Leaf.NotAfter.Unix()), "admin")
+	}
 	gauge(ch, descReloadOK, oneIf(!c.reloads.failing()))
 }
 

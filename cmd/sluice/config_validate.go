@@ -144,8 +144,10 @@ func (v *validator) tls(path string, t TLSConfig) {
 		}
 		return
 	}
-	if leaf, err := x509.ParseCertificate(pair.Certificate[0]); err == nil && time.Now().After(leaf.NotAfter) {
-		v.warnf(path+".certFile", "the certificate ended on %s", leaf.NotAfter.UTC().Format(time.DateOnly))
+	if leaf, err := x509.ParseCertificate(pair.Certificate[0]); err == nil {
+		if fault := outOfTime(leaf, time.Now()); fault != "" {
+			v.warnf(path+".certFile", "the certificate %s", fault)
+		}
 	}
 }
 

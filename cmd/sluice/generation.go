@@ -24,6 +24,8 @@ type generation struct {
 	state    *gateway.State
 	metrics  chargeback.MetricsConfig
 	loaded   time.Time
+	// certificates are those of the listeners.
+	certificates certificates
 }
 
 // lasting is what every generation has in common, since it is fixed when the gateway starts.
@@ -59,8 +61,9 @@ func newLasting(cfg *Config, now time.Time, log *slog.Logger) (*lasting, error) 
 // then nothing has changed anywhere.
 func (l *lasting) generation(cfg *Config, old *generation, now time.Time) (*generation, error) {
 	number, before := uint64(1), &documents{}
+	var shown certificates
 	if old != nil {
-		number, before = old.number+1, old.docs
+		number, before, shown = old.number+1, old.docs, old.certificates
 	}
 	docs, err := loadDocumentsAfter(cfg, before, now, l.log)
 	if err != nil {
@@ -76,6 +79,9 @@ func (l *lasting) generation(cfg *Config, old *generation, now time.Time) (*gene
 		return nil, fmt.Errorf("cannot use the models: %w", err)
 	}
 	g := &generation{number: number, cfg: cfg, docs: docs, loaded: now, metrics: metricsConfig(cfg, docs)}
+	if g.certificates, err = loadCertificates(cfg, shown, now); err != nil {
+		return nil, err
+	}
 	if err := g.metrics.Validate(); err != nil {
 		return nil, fmt.Errorf("cannot set up the tenants' metrics: %w", err)
 	}
@@ -110,6 +116,8 @@ func (g *generation) uses() map[keySource]bool {
 func (c *Config) keepReloadable(from *Config) {
 	c.Policy, c.CacheIsolation, c.Labels, c.Identity = from.Policy, from.CacheIsolation, from.Labels, from.Identity
 	c.Tenants, c.Prices, c.Metrics, c.Chargeback = from.Tenants, from.Prices, from.Metrics, from.Chargeback
+	c.Listen.Public.TLS.keepPair(from.Listen.Public.TLS)
+	c.Listen.Admin.TLS.keepPair(from.Listen.Admin.TLS)
 	if len(c.Models) == len(from.Models) {
 		c.Models = slices.Clone(c.Models)
 		for i := range c.Models {

@@ -51,20 +51,6 @@ func (id *identity) clientTLS(base *tls.Config) *tls.Config {
 	return id.tls
 }
 
-// listenTLS is the public listener's TLS, or nil for clear text. Whether and by whom clients are vouched for
-// is what the generation in force says when they connect.
-func (a *app) listenTLS() (*tls.Config, error) {
-	base, err := tlsConfig(a.cfg.Listen.Public.TLS)
-	if base == nil || err != nil {
-		return nil, err
-	}
-	plain := base.Clone()
-	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		return a.reloads.generation().identity.clientTLS(plain), nil
-	}
-	return base, nil
-}
-
 // identities outlive generations: the keys of issuers, which must not be fetched anew at every reload, and
 // what is counted.
 type identities struct {

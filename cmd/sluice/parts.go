@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/tls"
 	"fmt"
 	"slices"
 
@@ -27,19 +26,6 @@ func gatewayConfig(cfg *Config) (gateway.Config, error) {
 		gc.TrustedProxies = append(gc.TrustedProxies, p)
 	}
 	return gc, nil
-}
-
-// tlsConfig returns the public listener's TLS, or nil for clear text.
-func tlsConfig(t TLSConfig) (*tls.Config, error) {
-	if !t.Enabled() {
-		return nil, nil
-	}
-	pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("cannot load the certificate: %w", err)
-	}
-	least := map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}[t.MinVersion]
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: least, NextProtos: []string{"http/1.1"}}, nil
 }
 
 // gatewayModels returns the models as clients see them; created is the time their listing shows.

@@ -33,6 +33,7 @@ func metricFamilies() []metricFamily {
 		{"sluice_config_generation", nil, 0},
 		{"sluice_config_last_reload_successful", nil, 0},
 		{"sluice_config_loaded_timestamp_seconds", nil, 0},
+		{"sluice_tls_certificate_expiry_timestamp_seconds", []string{"listener"}, 0},
 		{"sluice_keys", []string{"state"}, 0},
 		{"sluice_keys_source_failing", []string{"source"}, 0},
 		{"sluice_keys_source_failures_total", []string{"source"}, 0},

@@ -52,6 +52,8 @@ func sourcesOf(configFile string, cfg *Config) sources {
 		}
 	}
 	s.files = append(s.files, cfg.Identity.files()...)
+	s.files = append(s.files, cfg.Listen.Public.TLS.sources()...)
+	s.files = append(s.files, cfg.Listen.Admin.TLS.sources()...)
 	for i := range cfg.Labels.External {
 		if file := cfg.Labels.External[i].APIKeyFile; file != "" {
 			s.files = append(s.files, file)
