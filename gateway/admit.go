@@ -53,7 +53,7 @@ func (ex *exchange) checkRoute(ctx *fasthttp.RequestCtx) (*route, *rejection) {
 	case h.IsOptions():
 		ex.answerOptions(ctx, r.allow)
 		return nil, nil
-	case r.get && (h.IsGet() || h.IsHead()), r.post && h.IsPost():
+	case r.get && (h.IsGet() || h.IsHead()), r.post && h.IsPost(), r.del && h.IsDelete():
 		return r, nil
 	}
 	ctx.Response.Header.Set("Allow", r.allow)

@@ -122,7 +122,7 @@ func (ex *exchange) send(fresh bool) *failure {
 		return &failure{kind: failConnect, cause: fmt.Errorf("cannot use the worker's address: %w", err)}
 	}
 	r := upstreamRequest{
-		path: ex.upstream, host: base.Host, authorization: ex.st.Pools[w.Pool].APIKey,
+		method: ex.upstreamMethod, path: ex.upstream, host: base.Host, authorization: ex.st.Pools[w.Pool].APIKey,
 		requestID:   ex.id + "-" + itoa(int64(len(ex.attempts))),
 		traceparent: ex.traceparent, tracestate: ex.tracestate, api: ex.api,
 		stream: ex.req.Stream, body: ex.sent, writeTimeout: ex.g.cfg.ClientWrite, within: ex.firstByteIn(),
@@ -255,6 +255,9 @@ func (ex *exchange) workerError(status int, coded bool) *failure {
 		text = nil // the status alone says enough
 	}
 	we := ex.codec.MapWorkerError(status, text)
+	if ex.goesOnFrom != nil {
+		we = goneFrom(we)
+	}
 	return toldBy(&we, fmt.Errorf("the worker answered with status %d", status))
 }
 

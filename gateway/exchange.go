@@ -78,10 +78,12 @@ type exchange struct {
 	owed            []int // limits that are charged later, since they could not be reserved
 	refused         []int
 	refusedViews    []refusedView
-	body            []byte    // as it came, in the memory of received
-	held            *heldBody // what body is in, if it is shared
-	promptBody      []byte    // the form of body in which its tokens are found
-	sent            []byte    // what goes to the worker
+	body            []byte          // as it came, in the memory of received
+	held            *heldBody       // what body is in, if it is shared
+	goesOnFrom      *storedResponse // what the request goes on from, or is about
+	upstreamMethod  string          // empty is POST
+	promptBody      []byte          // the form of body in which its tokens are found
+	sent            []byte          // what goes to the worker
 	tokens          Tokens
 	tokensTried     bool
 	salt            string

@@ -9,6 +9,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/sluicegate/sluice/gateway/openai"
 	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/tenancy"
@@ -42,6 +43,9 @@ func (ex *exchange) forward(ctx *fasthttp.RequestCtx) *rejection {
 	ex.tries = tries{left: ex.g.cfg.Retries + 1, saturated: true}
 	for {
 		if rej := ex.dispatch(); rej != nil {
+			if ex.goesOnFrom != nil {
+				return ex.keeperGone(rej)
+			}
 			return rej
 		}
 		f := ex.beginAnswer()
@@ -79,6 +83,9 @@ func (ex *exchange) makeRequest(ctx *fasthttp.RequestCtx) {
 	}
 	if len(ex.tokens.IDs) > 0 {
 		ex.pick.Tokens = ex.tokens.IDs
+	}
+	if ex.goesOnFrom != nil {
+		ex.pick.Only = ex.goesOnFrom.worker
 	}
 	ex.traceparent, ex.tracestate = traceContext(&ctx.Request.Header)
 	ex.api = messagesHeaders(ex.route, &ctx.Request.Header)
@@ -126,6 +133,9 @@ func (ex *exchange) respond(ctx *fasthttp.RequestCtx) {
 		}
 		ctx.Response.SetBodyStream(ex.relay, -1)
 		return
+	}
+	if ex.bindsResponses() {
+		ex.bindResponse(openai.ResponseID(ex.unary))
 	}
 	ctx.Response.Header.SetContentType("application/json")
 	ctx.Response.SetBodyRaw(ex.unary)

@@ -46,6 +46,10 @@ type Config struct {
 	// address that is no trusted proxy; an IPv6 address counts as its /64. Zero is no
 	// bound.
 	Connections, ConnectionsPerAddress int
+	// StoredResponses is how many responses are remembered for StoredFor after they
+	// were made, so that they can be gone on from and asked for; zero is none.
+	StoredResponses int
+	StoredFor       time.Duration
 	// RetryShare is the part of a pool's requests that may be sent on to another
 	// worker, from 0 to 1. A few a second always may.
 	RetryShare float64
@@ -153,6 +157,7 @@ type Gateway struct {
 	rehearsals rehearsals
 	work       *workClock
 	lengths    lengths
+	responses  *responseStore
 	crossings  crossings
 	store      storeWatch
 
@@ -185,6 +190,7 @@ func New(cfg Config, parts Parts, st *State) (*Gateway, error) {
 	}
 	g.live.init()
 	g.lengths.init()
+	g.responses = newResponseStore(cfg.StoredResponses, cfg.StoredFor)
 	g.conns.init()
 	g.gate = &gate{
 		Admission: NewAdmission(cfg.Connections, cfg.ConnectionsPerAddress, cfg.TrustedProxies), log: g.log, told: make(map[string]time.Time),

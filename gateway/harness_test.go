@@ -512,3 +512,12 @@ func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Log(strings.TrimSuffix(string(p), "\n"))
 	return len(p), nil
 }
+
+// setReady makes a worker ready or not.
+func (r *rig) setReady(name string, ready bool) {
+	for _, w := range r.fleet.Snapshot(time.Now()) {
+		if w.Worker.Name == name {
+			r.fleet.SetReady(time.Now(), w.Worker.ID, ready, "")
+		}
+	}
+}

@@ -48,6 +48,7 @@ type relay struct {
 	off       int    // how much of out was handed over
 	hideUsage bool   // the client didn't ask for the usage chunk
 	done      bool   // the terminal mark has come
+	bound     bool   // the answer's id was remembered
 	mark      []byte // the terminal mark, held back until the row is durable
 	hasToken  bool   // out holds the first token
 	tokenSeen bool
@@ -273,6 +274,7 @@ func (r *relay) relayEvent(ev sse.Event) *failure {
 		return nil
 	}
 	flags := r.stream.Observe(ev.Name, ev.Data)
+	r.bind()
 	switch {
 	case flags&wire.StreamError != 0:
 		we, _ := r.stream.StreamError()

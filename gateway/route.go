@@ -19,6 +19,7 @@ type route struct {
 	dialect   dialect
 	allow     string // the Allow header
 	get, post bool
+	del       bool // takes DELETE
 	open      bool // needs no credential
 	handle    func(*Gateway, *fasthttp.RequestCtx, *exchange)
 
@@ -35,7 +36,7 @@ type route struct {
 }
 
 var (
-	allRoutes = slices.Concat(openaiRoutes, anthropicRoutes, metaRoutes)
+	allRoutes = slices.Concat(openaiRoutes, storedRoutes, anthropicRoutes, metaRoutes)
 	// routes is the exact part of the table, by path.
 	routes = func() map[string]*route {
 		m := make(map[string]*route)
@@ -59,6 +60,9 @@ func findRoute(target []byte) (*route, dialect) {
 	}
 	if len(path) > len(modelPrefix) && bytes.HasPrefix(path, modelPrefix) {
 		return routeModel, dialectOpenAI
+	}
+	if r := findStored(path); r != nil {
+		return r, dialectOpenAI
 	}
 	if isAnthropicPath(path) {
 		return nil, dialectAnthropic

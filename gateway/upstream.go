@@ -230,6 +230,7 @@ func (u *upstreams) Close() {
 // upstreamRequest is what goes to a worker. Every string in it is the
 // gateway's own or was checked to hold no control character.
 type upstreamRequest struct {
+	method                  string // empty is POST
 	path, host, requestID   string
 	authorization           string
 	traceparent, tracestate string
@@ -241,12 +242,18 @@ type upstreamRequest struct {
 }
 
 func appendUpstreamHeader(dst []byte, r *upstreamRequest) []byte {
-	dst = append(dst, "POST "...)
+	method := r.method
+	if method == "" {
+		method = fasthttp.MethodPost
+	}
+	dst = append(append(dst, method...), ' ')
 	dst = append(dst, r.path...)
 	dst = append(dst, " HTTP/1.1\r\nHost: "...)
 	dst = append(dst, r.host...)
-	dst = append(dst, "\r\nContent-Type: application/json\r\nContent-Length: "...)
-	dst = strconv.AppendInt(dst, int64(len(r.body)), 10)
+	if method == fasthttp.MethodPost {
+		dst = append(dst, "\r\nContent-Type: application/json\r\nContent-Length: "...)
+		dst = strconv.AppendInt(dst, int64(len(r.body)), 10)
+	}
 	if r.stream {
 		dst = append(dst, "\r\nAccept: text/event-stream\r\nAccept-Encoding: identity\r\nX-Request-Id: "...)
 	} else {

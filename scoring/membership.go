@@ -56,7 +56,7 @@ func (w *worker) busyTrial() bool { return w.trial && w.inFlight() > 0 }
 func (f *Fleet) addTrials(req *Request, s *scratch) {
 	s.trials = true
 	for _, w := range f.workers {
-		if w.ready && !w.retired && w.serves(req.Model) && slices.Contains(req.Pools, w.spec.Pool) && !slices.Contains(req.Exclude, w.id) {
+		if w.ready && !w.retired && req.permits(w) && !slices.Contains(req.Exclude, w.id) {
 			s.add(w, req, f.cfg.BlockSize)
 		}
 	}

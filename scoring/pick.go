@@ -28,6 +28,8 @@ type Request struct {
 	// Done is called the prefill counts as over once its predicted time is. What
 	// is learned from it is worked out at its end; see [Reservation.Output].
 	Unary bool
+	// Only is the one worker that will do; zero is any.
+	Only WorkerID
 	// Exclude are the workers that already failed this request.
 	Exclude []WorkerID
 }
@@ -64,6 +66,11 @@ func (f *Fleet) Pick(now time.Time, req *Request) (*Reservation, error) {
 	}
 }
 
+// permits reports whether the request may go to the worker, ready or not.
+func (r *Request) permits(w *worker) bool {
+	return (r.Only == 0 || r.Only == w.id) && w.serves(r.Model) && slices.Contains(r.Pools, w.spec.Pool)
+}
+
 // gather finds the eligible workers, their views and the chains these are
 // matched with.
 func (f *Fleet) gather(now time.Time, req *Request, s *scratch) error {
@@ -72,7 +79,7 @@ func (f *Fleet) gather(now time.Time, req *Request, s *scratch) error {
 	s.reset()
 	serving, warm := false, 0
 	for _, w := range f.workers {
-		if w.retired || !w.serves(req.Model) || !slices.Contains(req.Pools, w.spec.Pool) {
+		if w.retired || !req.permits(w) {
 			continue
 		}
 		serving = true

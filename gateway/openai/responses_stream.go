@@ -56,6 +56,7 @@ type ResponseStream struct {
 	begun    bool
 	deltas   int64
 	next     int64
+	id       []byte
 	err      wire.WorkerError
 	failed   bool
 }
@@ -71,6 +72,9 @@ func (s *ResponseStream) ContentDeltas() int64 { return s.deltas }
 
 // NextSequence implements wire.Observer: one more than the last number seen.
 func (s *ResponseStream) NextSequence() int64 { return s.next }
+
+// ID is the response's id, nil until an event has told it.
+func (s *ResponseStream) ID() []byte { return s.id }
 
 // StreamError implements wire.Observer.
 func (s *ResponseStream) StreamError() (wire.WorkerError, bool) { return s.err, s.failed }
@@ -101,6 +105,9 @@ func (s *ResponseStream) take(e *responseReader, data []byte) wire.Flags {
 	if e.failed || string(e.kind) == "error" {
 		s.err, s.failed = vllm.MapStreamError(data), true
 		return wire.StreamError
+	}
+	if s.id == nil && e.id != nil {
+		s.id = bytes.Clone(e.id)
 	}
 	if e.usage.Known {
 		f |= wire.HasUsage
