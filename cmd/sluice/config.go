@@ -30,6 +30,7 @@ type Config struct {
 	Pools          []PoolConfig         `yaml:"pools"`
 	Health         HealthConfig         `yaml:"health"`
 	Tokens         TokensConfig         `yaml:"tokens"`
+	Responses      ResponsesConfig      `yaml:"responses"`
 	Scoring        ScoringConfig        `yaml:"scoring"`
 	Prices         PricesConfig         `yaml:"prices"`
 	Store          StoreConfig          `yaml:"store"`
@@ -325,6 +326,7 @@ func DefaultConfig() Config {
 		Labels:         defaultLabels(),
 		DecisionLog:    defaultDecisionLog(),
 		Reload:         defaultReload(),
+		Responses:      defaultResponses(),
 		Health: HealthConfig{
 			Interval:        2 * time.Second,
 			Timeout:         time.Second,

@@ -82,8 +82,9 @@ func TestLoadConfigFull(t *testing.T) {
 			Connections: 2000, ConnectionsPerAddress: 100,
 			ClientWrite: 4 * time.Second, IdleConnection: 5 * time.Second, ResponseBytes: 2 * MiB, EventBytes: MiB, RetryShare: 0.5,
 		},
-		Tenants: TenantsConfig{File: in("tenants.yaml")},
-		Keys:    KeysConfig{RevokedFile: in("revoked"), UsedFile: "none", PostgresFile: in("ledger.dsn"), MaxStale: time.Hour, WarnBefore: 24 * time.Hour, CutRunning: true},
+		Tenants:   TenantsConfig{File: in("tenants.yaml")},
+		Responses: ResponsesConfig{Store: true, Keep: 10 * time.Minute, Entries: 500},
+		Keys:      KeysConfig{RevokedFile: in("revoked"), UsedFile: "none", PostgresFile: in("ledger.dsn"), MaxStale: time.Hour, WarnBefore: 24 * time.Hour, CutRunning: true},
 		Identity: IdentityConfig{
 			JWT: []IssuerConfig{
 				{

@@ -189,6 +189,7 @@ func parseNetwork(text string) (netip.Prefix, error) {
 }
 
 func (v *validator) limits() {
+	v.responses()
 	l := &v.cfg.Limits
 	for _, s := range []struct {
 		key         string

@@ -39,6 +39,8 @@ func TestIsolationNeedsAWordOnPools(t *testing.T) {
 		{"every operation", `cacheSalt: ["*"], `, "tenant", "", "", exitOK},
 		{"no operation", "cacheSalt: [], ", "tenant", "", `warning: no pool that serves "tiny" has chat or completion in its cacheSalt`, exitOK},
 		{"one of two", "cacheSalt: [chat], ", "tenant", "", `warning: no pool that serves "tiny" has completion in its cacheSalt`, exitOK},
+		{"another route that the pool offers", given + "endpoints: [chat, responses], ", "tenant", "", `warning: no pool that serves "tiny" has responses in its cacheSalt`, exitOK},
+		{"a route that the pool doesn't offer", "cacheSalt: [chat], endpoints: [chat, tokenize], ", "tenant", "", "", exitOK},
 		{"no operation, and nothing isolates", "cacheSalt: [], ", "none", "", "", exitOK},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -54,7 +56,7 @@ func TestIsolationNeedsAWordOnPools(t *testing.T) {
 			}
 			var out bytes.Buffer
 			code := execute(t.Context(), scriptNow, []string{"check", "-c", file}, strings.NewReader(""), &out, &out)
-			if code != c.code || !strings.Contains(out.String(), c.want) || c.want == "" && strings.Contains(out.String(), "cacheSalt") {
+			if code != c.code || !strings.Contains(out.String(), c.want) || c.want == "" && strings.Contains(out.String(), "in its cacheSalt") {
 				t.Errorf("exit code %d, want %d and %q:\n%s", code, c.code, c.want, out.String())
 			}
 		})
