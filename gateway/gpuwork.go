@@ -119,9 +119,10 @@ func (c *workClock) total(now time.Time) map[string]time.Duration {
 func (g *Gateway) GPUTime(now time.Time) map[string]time.Duration { return g.work.total(now) }
 
 // beginWork starts the share of the attempt whose request is about to be
-// written, unless a first connection to the same worker has done so.
+// written, unless a first connection to the same worker has done so. What puts no
+// prompt through an engine keeps no GPU busy.
 func (ex *exchange) beginWork(now time.Time) {
-	if ex.work.of == nil {
+	if ex.work.of == nil && ex.route.billsTokens {
 		w := ex.res.Worker()
 		ex.work = ex.g.work.begin(w, ex.st.Pools[w.Pool].GPUs, now)
 	}

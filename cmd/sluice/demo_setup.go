@@ -250,7 +250,7 @@ pools:
 {{- range .Pools}}
   - name: {{.Name}}
     models: [{{$.Model}}]
-    cacheSalt: [chat, completion, responses, embeddings]
+    cacheSalt: [chat, completion, responses, messages, embeddings]
     workers:
 {{- range .Workers}}
       - { name: {{.Name}}, url: "{{.URL}}" }

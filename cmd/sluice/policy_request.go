@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/sluicegate/sluice/gateway"
+	"github.com/sluicegate/sluice/gateway/anthropic"
 	"github.com/sluicegate/sluice/gateway/openai"
 	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/policy"
@@ -192,26 +193,47 @@ func (l *policyLoader) declared(doc *policy.RequestDoc, values, keyClaims map[st
 }
 
 // explainedPaths are the paths that a gateway decides about, but for the lists of models.
-var explainedPaths = map[string]struct {
-	operation string
-	op        wire.Operation
-}{
-	"/v1/chat/completions": {"chat", wire.Chat},
-	"/v1/completions":      {"completion", wire.Completion},
-	"/v1/embeddings":       {"embeddings", wire.Embeddings},
-	"/v1/responses":        {"responses", wire.Responses},
-	"/tokenize":            {"tokenize", wire.Tokenize},
-	"/detokenize":          {"detokenize", wire.Detokenize},
+var explainedPaths = map[string]wire.Operation{
+	"/v1/chat/completions":      wire.Chat,
+	"/v1/completions":           wire.Completion,
+	"/v1/embeddings":            wire.Embeddings,
+	"/v1/responses":             wire.Responses,
+	"/v1/messages":              wire.Messages,
+	"/v1/messages/count_tokens": wire.CountTokens,
+	"/tokenize":                 wire.Tokenize,
+	"/detokenize":               wire.Detokenize,
+}
+
+// scanBody reads a body as the gateway does.
+func scanBody(q *wire.Request, op wire.Operation, body []byte) error {
+	if dialectOf(op) == "anthropic" {
+		return anthropic.Codec{}.Scan(q, op, body)
+	}
+	return openai.Scan(q, op, body)
+}
+
+// dialectOf is whose operation it is, by the policy format's word.
+func dialectOf(op wire.Operation) string {
+	if op == wire.Messages || op == wire.CountTokens {
+		return "anthropic"
+	}
+	return "openai"
 }
 
 // http derives the variables of an HTTP request, as the gateway does before it decides. The prompt's tokens
 // are estimated, as they are where no tokenizer is.
 func (l *policyLoader) http(ctx context.Context, h *policy.HTTPDoc, values map[string]any) (prompts int64, err error) {
 	path, _, _ := strings.Cut(h.Path, "?")
-	values["request.dialect"], values["request.method"], values["request.headers"] = "openai", h.Method, l.headers(h.Headers)
+	op, known := explainedPaths[path]
+	values["request.dialect"], values["request.method"], values["request.headers"] = dialectOf(op), h.Method, l.headers(h.Headers)
 	if path == "/v1/models" || strings.HasPrefix(path, "/v1/models/") {
 		if path != "/v1/models" {
 			path = "/v1/models/{id}"
+		}
+		for name := range h.Headers {
+			if strings.EqualFold(name, "Anthropic-Version") { // The one case in which a header says whose client it is.
+				values["request.dialect"] = "anthropic"
+			}
 		}
 		values["request.operation"], values["request.path"] = "models", path
 		for _, name := range []string{"model", "requested_model", "model_family"} {
@@ -220,13 +242,12 @@ func (l *policyLoader) http(ctx context.Context, h *policy.HTTPDoc, values map[s
 		setContent(values, policy.Content{ScanStatus: "complete"}) // there is no body
 		return 0, nil
 	}
-	route, ok := explainedPaths[path]
-	if !ok {
+	if !known {
 		return 0, fmt.Errorf("the gateway has no path %q", clip(path))
 	}
-	values["request.operation"], values["request.path"] = route.operation, path
+	values["request.operation"], values["request.path"] = op.String(), path
 	var q wire.Request
-	if err := openai.Scan(&q, route.op, h.Body); err != nil {
+	if err := scanBody(&q, op, h.Body); err != nil {
 		return 0, fmt.Errorf("a gateway refuses the body before any policy: %w", err)
 	}
 	model, err := l.model(string(q.Model))
@@ -234,7 +255,7 @@ func (l *policyLoader) http(ctx context.Context, h *policy.HTTPDoc, values map[s
 		return 0, err
 	}
 	scanned(values, &q, model, len(h.Body))
-	if err := l.content(ctx, route.operation, h.Body, values); err != nil {
+	if err := l.content(ctx, op.String(), h.Body, values); err != nil {
 		return 0, err
 	}
 	for name, v := range h.Headers {

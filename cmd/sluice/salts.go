@@ -29,7 +29,7 @@ func (d *documents) saidOfSalts(cfg *Config) error {
 	for i := range cfg.Pools {
 		if cfg.Pools[i].CacheSalt == nil {
 			errs = append(errs, fmt.Errorf("pools[%d].cacheSalt is missing from the configuration, should list the operations for which the engines of pool %q keep caches apart by cache_salt, as caches are isolated here: "+
-				`[chat, completion, responses, embeddings] for vLLM, ["*"] for engines that cache no prefixes, [] for engines that share caches whatever the salt, which then get no isolated request`,
+				`[chat, completion, responses, messages, embeddings] for vLLM, ["*"] for engines that cache no prefixes, [] for engines that share caches whatever the salt, which then get no isolated request`,
 				i, clip(cfg.Pools[i].Name)))
 		}
 	}
