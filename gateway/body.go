@@ -31,13 +31,6 @@ func (ex *exchange) readBody(ctx *fasthttp.RequestCtx) *rejection {
 	if stream == nil {
 		return nil
 	}
-	if ex.announced == chunkedBody {
-		// Fields behind a body count as headers for the library. No proxy has looked
-		// through them, so they count as nothing here.
-		var head fasthttp.RequestHeader
-		ctx.Request.Header.CopyTo(&head)
-		defer head.CopyTo(&ctx.Request.Header)
-	}
 	in := receivedBody{from: stream, announced: ex.announced, limit: ex.g.cfg.BodyBytes}
 	var from io.Reader = &in
 	if ex.coding != coding.Identity {

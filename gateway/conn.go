@@ -77,10 +77,17 @@ func (l *listener) watched(nc net.Conn) (net.Conn, error) {
 	if release == nil {
 		return nil, nil
 	}
-	c := &conn{tcp: tcp, watch: l.watch, writeTimeout: l.writeTimeout, readIdle: l.readIdle, open: l.open, release: release}
+	c := &conn{tcp: tcp, watch: l.watch, writeTimeout: l.writeTimeout, readIdle: l.readIdle, open: l.open, release: release, since: time.Now()}
 	l.open.add(c)
 	l.watch.add(c)
 	return c, nil
+}
+
+// tcpConn is what a conn needs of a *net.TCPConn.
+type tcpConn interface {
+	net.Conn
+	syscall.Conn
+	CloseWrite() error
 }
 
 // conn is one accepted connection.
@@ -88,7 +95,7 @@ func (l *listener) watched(nc net.Conn) (net.Conn, error) {
 // It knows when its peer has left and tells the request that is attached at
 // that moment. All methods may be called from any goroutine.
 type conn struct {
-	tcp          *net.TCPConn
+	tcp          tcpConn
 	watch        *watcher
 	watchID      int32
 	writeTimeout time.Duration
@@ -101,13 +108,19 @@ type conn struct {
 	closeOnce sync.Once
 	closeErr  error
 
+	since time.Time
+	state atomic.Int32
+
+	// stream is the response that the handler has left to be sent. Only the
+	// connection's goroutine uses it.
+	stream *relay
+
 	// readBy is the deadline that the server has set for reading. Only its
 	// goroutine uses it.
 	readBy time.Time
 
-	// midway says that a byte of a request has come since the last one was
-	// detached, so that a read waits for the next byte of it and not for
-	// another request.
+	// midway says that a request is on its way, so that a read waits for the next
+	// byte of it and not for another request.
 	midway atomic.Bool
 
 	// closing makes the next read report the end, so that the server closes
@@ -119,7 +132,7 @@ type conn struct {
 	// its own side must not wait for an answer, or be told half of one.
 	muted atomic.Bool
 
-	// received says that at least a byte has come.
+	// received says that at least a byte of a request has come.
 	received atomic.Bool
 
 	// linger makes Close wait a moment for a peer that is still sending, so
@@ -193,13 +206,55 @@ func (c *conn) Read(p []byte) (int, error) {
 	if c.closing.Load() { // looked at last: stopReading sets it before its deadline
 		return 0, io.EOF
 	}
-	n, err := c.tcp.Read(p)
-	if n > 0 && !c.midway.Load() {
-		c.midway.Store(true)
-		c.received.Store(true)
-	}
-	return n, err
+	return c.tcp.Read(p)
 }
+
+// begin notes that a request begins, with its first byte. It reports false if the
+// connection was ended before.
+func (c *conn) begin() bool {
+	for {
+		switch was := c.state.Load(); was {
+		case connEnded:
+			return false
+		case connBusy:
+			c.midway.Store(true)
+			return true
+		default:
+			if c.state.CompareAndSwap(was, connBusy) {
+				c.midway.Store(true)
+				c.received.Store(true)
+				return true
+			}
+		}
+	}
+}
+
+// wait notes that the connection waits for another request.
+func (c *conn) wait() { c.state.CompareAndSwap(connBusy, connWaits) }
+
+// endIdle ends the connection if it waits for a request, or has not brought one
+// for a while. It disturbs no other.
+func (c *conn) endIdle(now time.Time) {
+	switch was := c.state.Load(); {
+	case was == connFresh && now.Sub(c.since) < freshFor:
+	case was == connFresh || was == connWaits:
+		if c.state.CompareAndSwap(was, connEnded) {
+			c.stopReading()
+		}
+	}
+}
+
+// freshFor is how long a new connection is taken for one whose first request is on
+// its way.
+const freshFor = 5 * time.Second
+
+// States of a connection.
+const (
+	connFresh int32 = iota // nothing has come
+	connBusy               // a request is on its way, or served
+	connWaits              // for another request
+	connEnded              // by Shutdown, while it waited
+)
 
 // afterWrite has fn called once the next write has returned, or the connection is
 // closed. fn must not block. Another one that still waits is called at once.

@@ -127,11 +127,7 @@ func (ex *exchange) respond(ctx *fasthttp.RequestCtx) {
 		ctx.Response.Header.Set("Cache-Control", "no-cache")
 		ctx.Response.Header.Set("X-Accel-Buffering", "no")
 		ex.relayed = true
-		if !ctx.Request.Header.IsHTTP11() {
-			ex.relay.writePlain(ctx)
-			return
-		}
-		ctx.Response.SetBodyStream(ex.relay, -1)
+		ex.conn.stream = ex.relay
 		return
 	}
 	if ex.bindsResponses() {

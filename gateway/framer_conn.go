@@ -11,20 +11,8 @@ import (
 // The framer knows what to say about it.
 var errFraming = errors.New("the request's framing is at fault")
 
-// framedListener puts a framer before every connection that it hands out. It stands
-// above TLS, since that is where the bytes are a request's.
-type framedListener struct{ net.Listener }
-
-// Accept implements net.Listener.
-func (l framedListener) Accept() (net.Conn, error) {
-	nc, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return framed(nc), nil
-}
-
-// framed returns nc with a framer before its bytes.
+// framed returns nc with a framer before its bytes. It stands above TLS, since that
+// is where the bytes are a request's.
 func framed(nc net.Conn) net.Conn {
 	if tc, ok := nc.(*tls.Conn); ok {
 		return &framedTLS{Conn: tc}

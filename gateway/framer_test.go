@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -83,6 +85,8 @@ type memoryConn struct {
 	closed bool
 }
 
+func (c *memoryConn) CloseWrite() error                     { return nil }
+func (c *memoryConn) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }
 func (c *memoryConn) Write(p []byte) (int, error) {
 	if c.closed {
 		return 0, net.ErrClosed
@@ -159,9 +163,10 @@ func FuzzRequest(f *testing.F) {
 		if slow {
 			from = iotest.OneByteReader(from)
 		}
-		conn := &memoryConn{Reader: from}
-		_ = r.g.server.ServeConn(framed(conn)) // an error is the connection's end
-		judgeAnswers(t, asNetHTTP(text), conn.wrote.String(), r.meter)
+		memory := &memoryConn{Reader: from}
+		c := &conn{tcp: memory, watch: r.g.watch, open: &r.g.conns, release: func() {}}
+		(&session{g: r.g, c: c, nc: framed(c)}).run()
+		judgeAnswers(t, asNetHTTP(text), memory.wrote.String(), r.meter)
 	})
 }
 

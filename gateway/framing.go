@@ -20,6 +20,9 @@ func framingFault(h *fasthttp.RequestHeader) (announced int, rej *rejection) {
 	if !bytes.HasPrefix(h.Protocol(), []byte("HTTP/1.")) {
 		return 0, badVersion()
 	}
+	if bytes.ContainsAny(h.Host(), " \t\"#/<>?@\\^`{|}") {
+		return 0, invalidFraming("the Host is none")
+	}
 	announced, rej = headerFault(h.RawHeaders())
 	if rej != nil {
 		return 0, rej

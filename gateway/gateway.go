@@ -151,7 +151,7 @@ type Gateway struct {
 	watch   *watcher
 	ups     *upstreams
 	retries *retryBudget
-	server  *fasthttp.Server
+	server  *server
 	log     *slog.Logger
 
 	rehearsals rehearsals
@@ -197,24 +197,7 @@ func New(cfg Config, parts Parts, st *State) (*Gateway, error) {
 	}
 	g.state.Store(st)
 	g.rehearsals.start(g)
-	g.server = &fasthttp.Server{
-		Handler:                      g.Handle,
-		ErrorHandler:                 g.handleReadError,
-		HeaderReceived:               g.headerReceived,
-		ExpectHandler:                g.expect,
-		Name:                         "sluice",
-		ReadBufferSize:               cfg.HeaderBytes,
-		WriteBufferSize:              8 << 10,
-		ReadTimeout:                  cfg.HeaderRead,
-		IdleTimeout:                  cfg.IdleConnection,
-		StreamRequestBody:            true,
-		NoDefaultContentType:         true,
-		DisablePreParseMultipartForm: true,
-		SecureErrorLogMessage:        true,
-		CloseOnShutdown:              true,
-		Logger:                       discardLogger{},
-		Concurrency:                  1 << 20,
-	}
+	g.server = newServer(g)
 	return g, nil
 }
 
@@ -228,11 +211,8 @@ func (discardLogger) Printf(string, ...any) {}
 // Serve accepts connections on ln, a TCP listener, until Shutdown. A non-nil
 // tlsConfig makes it speak TLS.
 func (g *Gateway) Serve(ln net.Listener, tlsConfig *tls.Config) error {
-	var served net.Listener = &listener{Listener: ln, watch: g.watch, writeTimeout: g.cfg.ClientWrite, readIdle: g.cfg.BodyIdle, open: &g.conns, gate: g.gate, log: g.log}
-	if tlsConfig != nil {
-		served = tls.NewListener(served, tlsConfig)
-	}
-	if err := g.server.Serve(framedListener{served}); err != nil {
+	served := &listener{Listener: ln, watch: g.watch, writeTimeout: g.cfg.ClientWrite, readIdle: g.cfg.BodyIdle, open: &g.conns, gate: g.gate, log: g.log}
+	if err := g.server.serve(served, tlsConfig); err != nil {
 		return fmt.Errorf("cannot serve on %s: %w", ln.Addr(), err)
 	}
 	return nil
@@ -395,12 +375,6 @@ func (g *Gateway) begin(ctx *fasthttp.RequestCtx) *exchange {
 	}
 	if g.draining.Load() {
 		ctx.SetConnectionClose()
-	}
-	// The server holds a response back while a pipelined request waits behind
-	// it, unless a handler has set a write deadline. What the deadline is
-	// doesn't matter: the connection sets its own for every write.
-	if err := ctx.SetWriteDeadline(time.Time{}); err != nil {
-		g.log.Debug("cannot have responses flushed at once", "error", err)
 	}
 	return ex
 }

@@ -1,6 +1,9 @@
 package gateway
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // liveSet is the set of running requests, so that a shutdown past its deadline
 // can cut them.
@@ -83,5 +86,14 @@ func (s *connSet) stopReading() {
 	s.stopped = true
 	for c := range s.set {
 		c.stopReading()
+	}
+}
+
+// endIdle ends the connections that wait for a request.
+func (s *connSet) endIdle(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.set {
+		c.endIdle(now)
 	}
 }

@@ -3,7 +3,6 @@ package gateway
 import (
 	"errors"
 	"io"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -34,18 +33,17 @@ func latest(a, b time.Time) time.Time {
 
 var readPool = sync.Pool{New: func() any { b := make([]byte, readSize); return &b }}
 
-// relay passes a worker's event stream on to a client. It is the response's
-// body: the server calls Read until the end, then Close, on the goroutine of
-// the connection. Only whole events are passed on, unchanged, each read's
-// worth flushed at once. The end happens exactly once.
+// relay passes a worker's event stream on to a client. The connection's goroutine
+// calls sendTo once the handler has returned. Only whole events are passed on,
+// unchanged, each read's worth written at once. The end happens exactly once.
 type relay struct {
 	ex     *exchange
 	body   *upstreamBody
 	scan   sse.Scanner
 	stream wire.Observer
 
-	out       []byte // events ready for the client
-	off       int    // how much of out was handed over
+	out       []byte // events ready for the client, behind chunkRoom; nil if there are none
+	outMemory *[]byte
 	hideUsage bool   // the client didn't ask for the usage chunk
 	done      bool   // the terminal mark has come
 	bound     bool   // the answer's id was remembered
@@ -53,7 +51,7 @@ type relay struct {
 	hasToken  bool   // out holds the first token
 	tokenSeen bool
 	nextBeat  time.Time // when the next keep-alive comment is due
-	end       error     // what Read returns once out is empty
+	end       error     // how the stream ends, once out is written
 	use       runningUse
 }
 
@@ -67,11 +65,11 @@ func (ex *exchange) beginStream() *failure {
 	if beat := ex.g.cfg.KeepAliveComment; beat > 0 {
 		r.nextBeat = time.Now().Add(beat)
 	}
-	for len(r.out) == 0 && r.end == nil {
+	for !r.pending() && r.end == nil {
 		f := r.fill()
 		switch {
 		case f == nil:
-		case len(r.out) > 0 || f.told != nil && ex.answerBegan:
+		case r.pending() || f.told != nil && ex.answerBegan:
 			r.failed(f) // an event came before the failure, or was it: that commits
 		default:
 			ex.relay = nil
@@ -89,47 +87,6 @@ func (r *relay) restart() {
 	r.body = nil
 	r.scan = *sse.NewScanner(r.ex.g.cfg.EventBytes)
 	r.stream = r.ex.codec.NewObserver(r.ex.req.Operation)
-}
-
-// Read implements io.Reader for the server: at least a byte, or the end. A bug
-// ends the stream like a failure of its worker; the server would cut it off
-// without a word.
-func (r *relay) Read(p []byte) (n int, err error) {
-	defer func() {
-		if bug := recover(); bug != nil {
-			n, err = r.panicked(bug, p)
-		}
-	}()
-	return r.read(p)
-}
-
-func (r *relay) panicked(bug any, p []byte) (int, error) {
-	logPanic(r.ex.g.log, bug, slog.String("request_id", r.ex.requestID))
-	if r.end == nil {
-		rej := internal(errors.New("panic while relaying a stream"))
-		rej.message, rej.outcome = "the gateway failed on this request", tenancy.OutcomeUpstreamError
-		r.abort(rej)
-	}
-	return r.read(p)
-}
-
-func (r *relay) read(p []byte) (int, error) {
-	for r.off == len(r.out) {
-		if r.end != nil {
-			return 0, r.end
-		}
-		r.out, r.off = r.out[:0], 0
-		if f := r.fill(); f != nil {
-			r.failed(f)
-		}
-	}
-	if r.hasToken {
-		r.hasToken = false
-		r.markFirstToken()
-	}
-	n := copy(p, r.out[r.off:])
-	r.off += n
-	return n, nil
 }
 
 // markFirstToken stamps the first token as it is handed over to be flushed.
@@ -201,7 +158,7 @@ func (r *relay) begin(now time.Time) *failure {
 // beat sends a keep-alive comment.
 func (r *relay) beat() {
 	r.nextBeat = time.Now().Add(r.ex.g.cfg.KeepAliveComment)
-	r.out = sse.AppendComment(r.out, "keep-alive")
+	r.out = sse.AppendComment(r.ready(), "keep-alive")
 }
 
 // broken is the end of a stream that could not be read on.
@@ -270,7 +227,7 @@ func (r *relay) relayEvent(ev sse.Event) *failure {
 		return nil // the answer is whole, whatever else is sent
 	}
 	if len(ev.Data) == 0 {
-		r.out = append(r.out, ev.Raw...)
+		r.out = append(r.ready(), ev.Raw...)
 		return nil
 	}
 	flags := r.stream.Observe(ev.Name, ev.Data)
@@ -290,7 +247,7 @@ func (r *relay) relayEvent(ev sse.Event) *failure {
 	if flags&wire.FirstToken != 0 && !r.tokenSeen {
 		r.tokenSeen, r.hasToken = true, true
 	}
-	r.out = append(r.out, ev.Raw...)
+	r.out = append(r.ready(), ev.Raw...)
 	return nil
 }
 
@@ -331,7 +288,7 @@ func (r *relay) complete() {
 	r.ex.finish(ending{
 		outcome: tenancy.OutcomeCompleted, status: fasthttp.StatusOK, charge: r.ex.finalCharge(r.stream.Usage()),
 	})
-	r.out = append(r.out, r.mark...)
+	r.out = append(r.ready(), r.mark...)
 }
 
 // failed goes on with another worker if nothing but comments has been passed on, and
@@ -371,7 +328,7 @@ func (r *relay) tryOn(f *failure) {
 // clients would take for success, and closes the connection after it.
 func (r *relay) abort(rej *rejection) {
 	ex := r.ex
-	r.out = ex.route.codec.AppendErrorEvent(r.out, rej.content(), ex.dialect.status(rej), ex.requestID, r.stream.NextSequence())
+	r.out = ex.route.codec.AppendErrorEvent(r.ready(), rej.content(), ex.dialect.status(rej), ex.requestID, r.stream.NextSequence())
 	r.end = io.EOF
 	ex.streamErrorCode = rej.code
 	if ex.conn != nil {
@@ -381,28 +338,4 @@ func (r *relay) abort(rej *rejection) {
 		outcome: rej.outcome, status: fasthttp.StatusOK, code: rej.code, cause: rej.cause,
 		charge: ex.partialCharge(),
 	})
-}
-
-// writePlain writes the whole response of a stream to a client of HTTP/1.0,
-// which knows no chunks: the body ends with the connection. The server would
-// send it chunks all the same; what it writes after this reaches nobody.
-func (r *relay) writePlain(ctx *fasthttp.RequestCtx) {
-	h, c := &ctx.Response.Header, ctx.Conn()
-	h.SetContentLength(-2) // until the connection closes
-	if _, err := c.Write(h.Header()); err == nil {
-		_, _ = io.Copy(c, r)
-	}
-	_ = r.Close()
-	_ = c.Close()
-}
-
-// Close implements io.Closer. The server calls it at the end of the response,
-// however that came about; a stream that isn't finished by then had a client
-// that no longer reads.
-func (r *relay) Close() error {
-	if !r.ex.finished {
-		r.ex.gone.Store(true)
-		r.failed(interrupted())
-	}
-	return nil
 }

@@ -10,20 +10,15 @@ import (
 	"github.com/sluicegate/sluice/tenancy"
 )
 
-// prefetch is how much of a body the server reads by itself before the handler
-// runs; it can't be less.
-const prefetch = 1
-
 // headerReceived is asked before a request's body is read. A request that will
 // be refused for its header doesn't get to send one: for the server it has
 // none, and reject ends its connection.
-func (g *Gateway) headerReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+func (g *Gateway) headerReceived(h *fasthttp.RequestHeader) {
 	wanted := true // where it can't be told, the handler finds out
 	g.guarded("header", func() { wanted = g.wantsBody(h) })
 	if !wanted {
 		h.SetContentLength(0)
 	}
-	return fasthttp.RequestConfig{ReadTimeout: g.cfg.BodyRead, MaxRequestBodySize: prefetch}
 }
 
 // wantsBody reports whether a request's body has to be read to answer it.
@@ -113,11 +108,6 @@ func (g *Gateway) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 // refused: it stands in the log and in the metrics, on no route.
 func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	if c := clientConn(ctx.Conn()); c != nil {
-		if t := tlsOf(ctx.Conn()); t != nil && !t.ConnectionState().HandshakeComplete {
-			g.handshakeFailed(c, err)
-			_ = c.Close() // whoever is there doesn't understand an answer
-			return
-		}
 		if !c.received.Load() {
 			_ = c.Close() // there was no request, so there is no answer
 			return
@@ -161,9 +151,8 @@ func readFault(ctx *fasthttp.RequestCtx, err error) *rejection {
 func readRejection(err error) *rejection {
 	rej := invalid("invalid_request", "", "the request is not valid HTTP/1.1")
 	rej.closeConn = true
-	var small *fasthttp.ErrSmallBuffer
 	switch {
-	case errors.As(err, &small):
+	case errors.Is(err, errHeadTooLarge):
 		rej.status, rej.code = fasthttp.StatusRequestHeaderFieldsTooLarge, "headers_too_large"
 		rej.message = "the request's headers are too large"
 	case isTimeout(err):
