@@ -100,7 +100,7 @@ fuzz: native testdata ## run each fuzz target for FUZZTIME
 	@for dir in $$(grep -rlE '^func Fuzz[A-Z]' --include='*_test.go' . | xargs -r dirname | sort -u); do \
 	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$dir/*_test.go | sed 's/^func //' | sort -u); do \
 	    echo "== fuzz $$dir $$target"; \
-	    $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$dir; \
+	    $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$dir; \
 	  done; \
 	done
 

@@ -126,7 +126,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		return
 	}
 	rej := readFault(ctx, err)
-	if f := framerOf(ctx.Conn()); f != nil && f.fault != nil {
+	if f := framerOf(ctx.Conn()); f != nil && errors.Is(err, errFraming) {
 		ex.dialect = f.dialect()
 	}
 	if g.stopping.Load() {
@@ -140,7 +140,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 // readFault names what was wrong with a request whose bytes could not be read: by
 // the connection's framer, if that is who found it, else by the server's error.
 func readFault(ctx *fasthttp.RequestCtx, err error) *rejection {
-	if g := framerOf(ctx.Conn()); g != nil && g.fault != nil {
+	if g := framerOf(ctx.Conn()); g != nil && errors.Is(err, errFraming) {
 		return g.fault
 	}
 	return readRejection(err)
