@@ -206,7 +206,7 @@ type requestBody struct {
 }
 
 // ended reports whether the body was read to its end.
-func (b *requestBody) ended() bool { return b.err == io.EOF }
+func (b *requestBody) ended() bool { return b.err == io.EOF || b.chunks == nil && b.left == 0 }
 
 // maxRead bounds what is read of chunks at once, since what comes behind their end
 // has to be put back.
@@ -215,13 +215,15 @@ const maxRead = 16 << 10
 // Read implements io.Reader. A body that is cut short ends in io.ErrUnexpectedEOF.
 func (b *requestBody) Read(p []byte) (n int, err error) {
 	for b.err == nil && n == 0 && len(p) > 0 {
-		if b.chunks != nil {
+		switch {
+		case b.chunks != nil:
 			n, b.err = b.readChunks(p[:min(len(p), maxRead)])
-		} else {
+		case b.left > 0:
 			n, b.err = b.readSome(p[:min(int64(len(p)), b.left)])
-			if b.left -= int64(n); b.left == 0 {
-				b.err = io.EOF
-			}
+			b.left -= int64(n)
+		}
+		if b.chunks == nil && b.left == 0 {
+			b.err = io.EOF
 		}
 	}
 	return n, b.err

@@ -227,7 +227,7 @@ func (s *session) body(h *fasthttp.RequestHeader) (*requestBody, error) {
 	}
 	s.g.headerReceived(h)
 	switch n := h.ContentLength(); {
-	case n > 0:
+	case n >= 0:
 		return &requestBody{s: s, left: int64(n)}, nil
 	case n == chunkedBody:
 		return &requestBody{s: s, chunks: &chunkDecoder{}}, nil
