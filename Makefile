@@ -112,6 +112,11 @@ lint: native ## gofmt, go vet, golangci-lint with the import rules
 	@$(GO) vet ./...
 	@$(GO) run $(GOLANGCI) run --allow-parallel-runners ./...
 
+.PHONY: vuln
+vuln: native ## known vulnerabilities in what is called (GOVULN=required fails on those of Go itself, and when nothing can be checked)
+	$(call say,vulnerabilities)
+	@$(GO) run ./deploy/vuln
+
 .PHONY: policies
 policies: build ## test the shipped policies, each rule seen both ways
 	$(call say,policies)
@@ -167,7 +172,7 @@ bench-edge: build ## what the edge adds to a request, beside Envoy, sglang-route
 .PHONY: check
 check: lint test ## everything CI does
 	@$(MAKE) race RACE="$(RACE_KEY)"
-	@$(MAKE) native-test policies nocgo e2e
+	@$(MAKE) native-test policies nocgo e2e vuln
 
 .PHONY: clean
 clean: ## remove what was built

@@ -362,3 +362,61 @@ func TestDescriptorsExhausted(t *testing.T) {
 	ask(gatewaytest.DialFrom(t, "127.0.0.4", public, nil))
 	c.stop(t)
 }
+
+// TestDescriptorsGone: where an operator permits more connections than there are descriptors, and strangers
+// take them all, that is no fault of any worker: none is set aside, and once the strangers have gone all is as
+// before.
+func TestDescriptorsGone(t *testing.T) {
+	d, c := startPlatform(t, "ulimit -n 160", "log: {", "limits: { connections: 2000, connectionsPerAddress: 2000 }\nhealth: { interval: 100ms }\nlog: {")
+	public, _, _ := c.addresses()
+	if !strings.Contains(c.out.String(), "this process may have 160; raise its limit") {
+		t.Error("the log does not tell that so many connections can't be had")
+	}
+	kept := gatewaytest.DialFrom(t, "127.0.0.2", public, nil)
+	ask := func() (int, string) {
+		kept.Send("POST", chatPath, `{"model":"demo-chat","max_tokens":4,"messages":[{"role":"user","content":"hello"}]}`, "Authorization: Bearer "+d.keys["acme"])
+		resp, body := kept.Answer()
+		return resp.StatusCode, body
+	}
+	if status, body := ask(); status != http.StatusOK {
+		t.Fatalf("got %d %s", status, body)
+	}
+	var held []net.Conn
+	defer func() {
+		for _, conn := range held {
+			conn.Close()
+		}
+	}()
+	for range 300 {
+		conn, err := net.DialTimeout("tcp", public, childPatience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	soon(t, "the descriptors to run out", childPatience, func() bool { return strings.Contains(c.out.String(), "cannot accept connections at the moment") })
+	// A kept connection to a worker may serve some of these; none of them may be put down to a worker, and
+	// neither may the probes of the time.
+	for begin := time.Now(); time.Since(begin) < 10*100*time.Millisecond; time.Sleep(20 * time.Millisecond) {
+		if status, body := ask(); status != http.StatusOK && (status != http.StatusServiceUnavailable || !strings.Contains(body, `"code":"unavailable"`)) {
+			t.Errorf("without descriptors: %d %s", status, body)
+		}
+	}
+	for _, conn := range held {
+		conn.Close()
+	}
+	held = nil
+	soon(t, "the connections to end", childPatience, func() bool {
+		status, _ := fetch(http.DefaultClient, "http://"+public+"/healthz")
+		return status == http.StatusOK && c.metric(t, "sluice_http_connections") < 20
+	})
+	if status, body := ask(); status != http.StatusOK {
+		t.Errorf("afterwards: %d %s", status, body)
+	}
+	for _, name := range []string{"sluice_worker_ejections_total", "sluice_worker_failures_total"} {
+		if n := c.metric(t, name); n != 0 {
+			t.Errorf("%s is %f", name, n)
+		}
+	}
+	c.stop(t)
+}
