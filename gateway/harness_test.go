@@ -361,6 +361,13 @@ func (l *memoryLedger) Begin(_ context.Context, in *tenancy.Intent) error {
 	return l.fail
 }
 
+// begun is how many requests a worker was to get.
+func (l *memoryLedger) begun() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.intents)
+}
+
 func (l *memoryLedger) Record(_ context.Context, row *tenancy.Row) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -133,9 +133,19 @@ func TestSlowAnswer(t *testing.T) {
 	}
 }
 
-// largeChat is a body that no socket takes at once.
-func largeChat(size int) string {
-	return `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("x", size) + `"}]}`
+// largeText is more than the sockets of a rig with fewBuffers take at once.
+const largeText = 1 << 20
+
+func largeChat() string {
+	return `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("x", largeText) + `"}]}`
+}
+
+// fewBuffers makes the sockets to workers small, so that what a worker does not read is
+// soon stuck.
+func (r *rig) fewBuffers() {
+	r.g.ups.control = func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, 16<<10) })
+	}
 }
 
 // TestEarlyAnswers: a worker that answers before it has the whole request is heard,
@@ -155,7 +165,8 @@ func TestEarlyAnswers(t *testing.T) {
 			})
 			other := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
 			r := newRig(t, []string{"http://" + addr, other.URL()})
-			resp, text := r.chat(largeChat(16 << 20)).Answer()
+			r.fewBuffers()
+			resp, text := r.chat(largeChat()).Answer()
 			wantError(t, resp, text, 413, "request_too_large")
 			if row := r.row(); row.Attempts != 1 || asked.Load() != 1 || r.health.failures != 0 {
 				t.Errorf("%d attempts, %d connections, %d failures", row.Attempts, asked.Load(), r.health.failures)
@@ -170,7 +181,8 @@ func TestAnswerBeforeTheRequest(t *testing.T) {
 	addr := gatewaytest.Raw(t, gatewaytest.AnswerEarly(200, gatewaytest.ChatBody("a", gatewaytest.Usage(1, 1)), 0))
 	other := gatewaytest.NewWorker(t, gatewaytest.Chat("b"))
 	r := newRig(t, []string{"http://" + addr, other.URL()})
-	resp, text := r.chat(largeChat(16 << 20)).Answer()
+	r.fewBuffers()
+	resp, text := r.chat(largeChat()).Answer()
 	if resp.StatusCode != 200 || !strings.Contains(text, `"content":"b"`) {
 		t.Errorf("got %d %s", resp.StatusCode, text)
 	}
@@ -184,7 +196,8 @@ func TestDeafWorker(t *testing.T) {
 	addr := gatewaytest.Raw(t, gatewaytest.Deaf)
 	other := gatewaytest.NewWorker(t, gatewaytest.Chat("b"))
 	r := newRig(t, []string{"http://" + addr, other.URL()}, withConfig(func(cfg *Config) { cfg.ClientWrite = 500 * time.Millisecond }))
-	resp, text := r.chat(largeChat(16 << 20)).Answer()
+	r.fewBuffers()
+	resp, text := r.chat(largeChat()).Answer()
 	if resp.StatusCode != 200 || !strings.Contains(text, `"content":"b"`) {
 		t.Errorf("got %d %s", resp.StatusCode, text)
 	}

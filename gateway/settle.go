@@ -110,7 +110,7 @@ func (ex *exchange) finish(end ending) {
 	defer ex.release()
 	ex.verdictStands() // of a request that ended between its decision and its reservation
 	if ex.gone.Load() && end.outcome != tenancy.OutcomeCompleted {
-		end.outcome, end.status = tenancy.OutcomeClientAborted, statusClientGone
+		end.outcome, end.status, end.code = tenancy.OutcomeClientAborted, statusClientGone, ""
 	}
 	ex.dropUpstream()
 	now := time.Now()

@@ -37,6 +37,8 @@ const maxIdlePerWorker = 256
 type upstreams struct {
 	dialTimeout time.Duration
 	tls         *tls.Config
+	// control is called for each socket before it connects; nil for nothing.
+	control func(network, address string, c syscall.RawConn) error
 
 	// mu protects the fields below.
 	mu     sync.Mutex
@@ -97,7 +99,7 @@ func (u *upstreams) get(ctx context.Context, base *url.URL, fresh bool) (*upstre
 		}
 		_ = c.Close()
 	}
-	dialer := net.Dialer{Timeout: u.dialTimeout, KeepAlive: 30 * time.Second}
+	dialer := net.Dialer{Timeout: u.dialTimeout, KeepAlive: 30 * time.Second, Control: u.control}
 	nc, err := dialer.DialContext(ctx, "tcp", hostPort(base))
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to the worker: %w", err)

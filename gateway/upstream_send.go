@@ -26,16 +26,11 @@ const (
 func (c *upstream) send(scratch []byte, r *upstreamRequest) (buf []byte, err error) {
 	buf = appendUpstreamHeader(scratch[:0], r)
 	c.early = false
-	if len(r.body) <= 8<<10 {
-		buf = append(buf, r.body...)
-		return buf, c.write(buf, r, time.Now())
-	}
 	start := time.Now()
-	first := min(len(r.body), sendPart)
-	_ = c.SetWriteDeadline(start.Add(r.writeTimeout))
-	parts := net.Buffers{buf, r.body[:first]}
-	if _, err = parts.WriteTo(c.Conn); err != nil {
-		return buf, c.unlessAnswered(err)
+	first := min(len(r.body), 8<<10) // goes with the header
+	buf = append(buf, r.body[:first]...)
+	if err := c.write(buf, r, start); err != nil {
+		return buf, err
 	}
 	for rest := r.body[first:]; len(rest) > 0 && !c.early; {
 		if c.answering() {

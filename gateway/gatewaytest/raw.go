@@ -2,6 +2,7 @@ package gatewaytest
 
 import (
 	"bytes"
+	"crypto/tls"
 	"net"
 	"strconv"
 	"sync"
@@ -12,10 +13,14 @@ import (
 
 // Raw accepts connections on a listener of its own and gives each to serve, on a
 // goroutine of its own, and closes it when that returns. It returns the address; all
-// ends with the test. It is for what goes wrong before there is a request.
+// ends with the test. It is for what goes wrong before there is a whole request. The
+// connections' windows are small, so that a sender to whom nobody listens is soon stuck.
 func Raw(t testing.TB, serve func(conn *net.TCPConn)) (addr string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	small := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10) })
+	}}
+	listener, err := small.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("cannot listen: %v", err)
 	}
@@ -67,13 +72,21 @@ func Ended(how Close) func(*net.TCPConn) {
 	}
 }
 
+// Untrusted is a Raw server that speaks TLS with a certificate that nobody trusts.
+func Untrusted(t testing.TB) func(*net.TCPConn) {
+	config := NewCertificate(t).Server
+	return func(conn *net.TCPConn) {
+		if tls.Server(conn, config).Handshake() == nil {
+			readAll(conn)
+		}
+	}
+}
+
 // Silent is a Raw server that reads and never answers.
 func Silent(conn *net.TCPConn) { readAll(conn) }
 
-// Deaf is a Raw server that neither reads nor answers. Its window is small, so that a
-// sender is soon stuck.
+// Deaf is a Raw server that neither reads nor answers.
 func Deaf(conn *net.TCPConn) {
-	conn.SetReadBuffer(4 << 10)
 	var b [1]byte
 	for { // its end is seen by looking, for it reads nothing
 		raw, err := conn.SyscallConn()
@@ -103,7 +116,6 @@ func Gibberish(conn *net.TCPConn) {
 // more.
 func AnswerEarly(status int, body string, how Close) func(*net.TCPConn) {
 	return func(conn *net.TCPConn) {
-		conn.SetReadBuffer(4 << 10)
 		var got []byte
 		buf := make([]byte, 512)
 		for !bytes.Contains(got, []byte("\r\n\r\n")) {
