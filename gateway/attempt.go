@@ -282,13 +282,18 @@ func (ex *exchange) readUnary() *failure {
 	if body.left > limit {
 		return &failure{kind: failSize, cause: errAnswerSize}
 	}
+	ex.dropAnswer()
+	answer := answerReader{from: &patientBody{body, ex.g.cfg.StreamIdle}, ex: ex}
 	if body.left > 0 {
+		if err := answer.take(int(body.left) + bytes.MinRead); err != nil {
+			return &failure{kind: failLocal, cause: err}
+		}
 		buf.Grow(int(body.left) + bytes.MinRead)
 	}
 	if err := body.wait(ex.dispatched.Add(ex.g.cfg.FirstByteUnary)); err != nil {
 		return ex.bodyFailed(err)
 	}
-	n, err := buf.ReadFrom(io.LimitReader(&patientBody{body, ex.g.cfg.StreamIdle}, limit+1))
+	n, err := buf.ReadFrom(io.LimitReader(&answer, limit+1))
 	ex.answerBegan = n > 0
 	switch {
 	case err != nil:
@@ -312,6 +317,8 @@ func (ex *exchange) bodyFailed(err error) *failure {
 	switch late := isTimeout(err); {
 	case ex.over():
 		return interrupted()
+	case errors.Is(err, errMemory) || errors.Is(err, errTenantMemory):
+		f.kind = failLocal
 	case !ex.answerBegan && late:
 		f.kind = failNoByte
 	case !ex.answerBegan:

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 	"syscall"
 
@@ -35,7 +34,9 @@ func (ex *exchange) readBody(ctx *fasthttp.RequestCtx) *rejection {
 	var from io.Reader = &in
 	if ex.coding != coding.Identity {
 		// The body is decoded as it comes, so its coded form is never kept.
-		decoder := coding.NewReader(ex.coding, &in, coding.DefaultLimits(int64(in.limit)))
+		limits := coding.DefaultLimits(int64(in.limit))
+		limits.Take = func(n int64) error { return ex.takeMemory(int(n)) }
+		decoder := coding.NewReader(ex.coding, &in, limits)
 		defer decoder.Close()
 		from = decoder
 	}
@@ -44,6 +45,9 @@ func (ex *exchange) readBody(ctx *fasthttp.RequestCtx) *rejection {
 	if err == io.EOF {
 		ex.body = *ex.received
 		return nil
+	}
+	if errors.Is(err, errMemory) || errors.Is(err, errTenantMemory) {
+		return noMemory(err)
 	}
 	if rej := ex.codingFault(err); rej != nil {
 		return rej
@@ -63,9 +67,14 @@ func (ex *exchange) fillBody(from io.Reader) (err error) {
 	ex.received = bodyPool.Get().(*[]byte)
 	limit := ex.g.cfg.BodyBytes
 	buf := (*ex.received)[:0]
+	err = ex.takeMemory(cap(buf))
 	for err == nil {
 		if len(buf) == cap(buf) {
-			buf = slices.Grow(buf, min(len(buf), limit+1-len(buf)))
+			more := min(len(buf), limit+1-len(buf))
+			if err = ex.takeMemory(more); err != nil {
+				break
+			}
+			buf = append(make([]byte, 0, len(buf)+more), buf...)
 		}
 		var n int
 		n, err = from.Read(buf[len(buf):cap(buf)])
@@ -130,6 +139,7 @@ func (ex *exchange) codingFault(err error) *rejection {
 // back, unless its rehearsal still needs them; the request must not refer to it any
 // more.
 func (ex *exchange) releaseBody() {
+	ex.giveMemory()
 	switch {
 	case ex.held != nil:
 		ex.held.drop()

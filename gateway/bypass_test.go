@@ -83,6 +83,11 @@ func spellings() []spelling {
 			}
 			return conn
 		}},
+		{name: "gzip", send: post(body(gzipped), "Content-Encoding: gzip")},
+		{name: "gzip in two members", send: post(body(func(s string) string { return gzipped(s[:20]) + gzipped(s[20:]) }), "Content-Encoding: GZIP")},
+		{name: "zstd", send: post(body(zstdFramed), "Content-Encoding: zstd")},
+		{name: "two codings", refused: true, send: post(body(func(s string) string { return gzipped(gzipped(s)) }), "Content-Encoding: gzip, gzip")},
+		{name: "a coding that it has not", refused: true, send: post(target(same), "Content-Encoding: gzip")},
 		{name: "headers that name another", send: post(target(same), "X-Sluice-Tenant: other", "X-Model: other", "X-HTTP-Method-Override: GET", "X-Original-URL: /v1/models", "X-Forwarded-For: 10.0.0.1")},
 		{name: "a slash behind", refused: true, send: post(target(func(s string) string { return s + "/" }))},
 		{name: "two slashes", refused: true, send: post(target(func(s string) string { return "/" + s }))},

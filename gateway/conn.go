@@ -142,6 +142,9 @@ type conn struct {
 	// onWrite is called once, after the next write or at the end.
 	onWrite atomic.Pointer[func()]
 
+	// onAnswered is called once, when the answer under way has been written.
+	onAnswered atomic.Pointer[func()]
+
 	// mu protects gone and onGone.
 	mu     sync.Mutex
 	gone   bool
@@ -193,6 +196,7 @@ func (c *conn) closeAfterResponse() { c.closing.Store(true) }
 // Read implements net.Conn. Within a request it waits readIdle for the next
 // byte, in the limits of the server's deadline.
 func (c *conn) Read(p []byte) (int, error) {
+	c.answered() // the server reads on when it has written
 	if c.midway.Load() {
 		// The last read's deadline may lie before the server's.
 		by := time.Now().Add(c.readIdle)
@@ -274,6 +278,23 @@ func (c *conn) wrote() {
 	}
 }
 
+// afterAnswer has fn called once the answer under way has been written, or the
+// connection is closed. fn must not block.
+func (c *conn) afterAnswer(fn func()) {
+	c.answered()
+	c.onAnswered.Store(&fn)
+}
+
+// answered calls what waits for the end of an answer.
+func (c *conn) answered() {
+	if c.onAnswered.Load() == nil {
+		return
+	}
+	if fn := c.onAnswered.Swap(nil); fn != nil {
+		(*fn)()
+	}
+}
+
 // Write implements net.Conn with a fresh deadline for every call.
 func (c *conn) Write(p []byte) (int, error) {
 	defer c.wrote()
@@ -296,6 +317,7 @@ func (c *conn) mute() {
 func (c *conn) Close() error {
 	c.closeOnce.Do(func() {
 		c.wrote()
+		c.answered()
 		c.watch.remove(c)
 		c.open.remove(c)
 		if c.linger.Load() {

@@ -59,6 +59,8 @@ type exchange struct {
 	announced       int     // length of the body, or chunkedBody
 	received        *[]byte // the body as it came; from bodyPool
 	bodyRead        bool    // to its end
+	memory          int64   // taken from the budget of all
+	answerMemory    int64   // the part of it that an answer takes which is held whole
 	bodyBytes       int
 	credentials     tenancy.Credentials // while they are judged
 	principal       *tenancy.Principal

@@ -29,10 +29,17 @@ func releaseRequest(r *wire.Request) {
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
+// rewriteRoom is how much a body may grow by what is added to it before its buffer
+// has to.
+const rewriteRoom = 192
+
 // forward picks a worker and sends it the request, until a worker's answer has
 // begun or there is no use in trying on. Every attempt stays inside the pools
 // that the policies left.
 func (ex *exchange) forward(ctx *fasthttp.RequestCtx) *rejection {
+	if err := ex.takeMemory(len(ex.body) + rewriteRoom); err != nil {
+		return noMemory(err)
+	}
 	ex.makeRequest(ctx)
 	if err := ex.beginLedger(); err != nil {
 		if ex.over() {
@@ -108,7 +115,7 @@ func (ex *exchange) makeRequest(ctx *fasthttp.RequestCtx) {
 	case ex.req.CacheSalt != nil:
 		m.RemoveCacheSalt = true
 	}
-	ex.sent = ex.codec.AppendRewrite(make([]byte, 0, len(ex.body)+192), ex.body, ex.req, m)
+	ex.sent = ex.codec.AppendRewrite(make([]byte, 0, len(ex.body)+rewriteRoom), ex.body, ex.req, m)
 }
 
 // isEventStream reports whether a content type is text/event-stream.
@@ -135,6 +142,7 @@ func (ex *exchange) respond(ctx *fasthttp.RequestCtx) {
 	}
 	ctx.Response.Header.SetContentType("application/json")
 	ctx.Response.SetBodyRaw(ex.unary)
+	ex.keepForAnswer()
 	if ex.g.parts.Health != nil {
 		ex.g.parts.Health.ReportSuccess(ex.res.Worker().ID)
 	}

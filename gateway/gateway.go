@@ -34,6 +34,9 @@ type Config struct {
 	Connect, FirstByteStream, FirstByteUnary, StreamIdle time.Duration
 	// ResponseBytes bounds a response that is not a stream, EventBytes one event.
 	ResponseBytes, EventBytes int
+	// MemoryBytes bounds the memory of all bodies in flight together, and of the answers
+	// that are held until their clients have them. One tenant can have half of it.
+	MemoryBytes int64
 	// KeepAliveComment is the time without an event after which a dispatched
 	// stream gets a comment, and between comments. Zero turns them off.
 	KeepAliveComment time.Duration
@@ -67,7 +70,7 @@ func DefaultConfig() Config {
 		HeaderRead: 10 * time.Second, BodyRead: 300 * time.Second, BodyIdle: 30 * time.Second, IdleConnection: 75 * time.Second,
 		ClientWrite: 30 * time.Second,
 		Connect:     2 * time.Second, FirstByteStream: 120 * time.Second, FirstByteUnary: 600 * time.Second,
-		StreamIdle: 60 * time.Second, ResponseBytes: 64 << 20, EventBytes: 16 << 20,
+		StreamIdle: 60 * time.Second, ResponseBytes: 64 << 20, EventBytes: 16 << 20, MemoryBytes: 1 << 30,
 		KeepAliveComment: 15 * time.Second, TokenBudget: 50 * time.Millisecond, Retries: 2, RetryShare: 0.2,
 	}
 }
@@ -160,6 +163,7 @@ type Gateway struct {
 	responses  *responseStore
 	crossings  crossings
 	store      storeWatch
+	memory     *memoryBudget
 
 	// The end of a gateway, in its order: responses end their connections; requests
 	// that come are refused; those that run are cut.
@@ -181,6 +185,7 @@ func New(cfg Config, parts Parts, st *State) (*Gateway, error) {
 	g := &Gateway{
 		cfg: cfg, parts: parts, watch: watch, log: parts.Log,
 		ups: newUpstreams(cfg.Connect, cfg.WorkerTLS), retries: newRetryBudget(cfg.RetryShare), byRoute: make(map[*route]*atomic.Int64), work: newWorkClock(),
+		memory: newMemoryBudget(cfg.MemoryBytes),
 	}
 	for _, r := range allRoutes {
 		g.byRoute[r] = new(atomic.Int64)
@@ -271,6 +276,19 @@ func (g *Gateway) MaxConnections() int { return g.cfg.Connections }
 
 // Refused is how many connections were refused, by reason.
 func (g *Gateway) Refused() map[string]uint64 { return g.gate.Refused() }
+
+// MemoryStats says how much memory the bodies in flight take and may take, and how
+// many requests found no room: in all, and in their tenant's half.
+type MemoryStats struct {
+	Used, Limit                 int64
+	RefusedTotal, RefusedTenant int64
+}
+
+// Memory returns what the bodies in flight take.
+func (g *Gateway) Memory() MemoryStats {
+	used, refused := g.memory.stats()
+	return MemoryStats{Used: used, Limit: g.memory.limit, RefusedTotal: refused.total, RefusedTenant: refused.tenant}
+}
 
 // InFlight is the number of requests between their first check and their end.
 func (g *Gateway) InFlight() int64 { return g.inFlight.Load() }
@@ -367,8 +385,11 @@ func (g *Gateway) begin(ctx *fasthttp.RequestCtx) *exchange {
 	ex.setRequestID(&ctx.Response.Header)
 	g.inFlight.Add(1)
 	g.live.add(ex)
-	if ex.conn = clientConn(ctx.Conn()); ex.conn != nil && !ex.conn.attach(ex.clientLeft) {
-		ex.clientLeft()
+	if ex.conn = clientConn(ctx.Conn()); ex.conn != nil {
+		ex.conn.answered() // the last one on the connection
+		if !ex.conn.attach(ex.clientLeft) {
+			ex.clientLeft()
+		}
 	}
 	if g.stopping.Load() {
 		ex.cut() // Shutdown may have looked for running requests before this one

@@ -237,6 +237,7 @@ func (r *rig) idle() {
 	if n := r.meter.reserved.Load(); n != 0 {
 		r.t.Errorf("%d tokens are left reserved", n)
 	}
+	eventually(r.t, "no memory taken", func() bool { return r.g.Memory().Used == 0 })
 	if n := r.limiter.Stats().OpenLeases; n != 0 {
 		r.t.Errorf("%d leases are left open", n)
 	}

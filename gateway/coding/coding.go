@@ -49,6 +49,9 @@ type Limits struct {
 	// Parts bounds the gzip members or zstd frames, since each costs time even if it is
 	// empty.
 	Parts int
+	// Take, unless nil, is asked before memory is taken for a window; its error is the
+	// Reader's. The caller gives the memory back when the Reader is closed.
+	Take func(bytes int64) error
 }
 
 // DefaultLimits returns the HTTP contract's limits for bodies of at most so many bytes.
@@ -90,6 +93,9 @@ type decoder interface {
 	// release ends the decoder's use.
 	release()
 }
+
+// takeError is why there is no memory for a window.
+type takeError struct{ error }
 
 // source counts what comes, and remembers how it ended.
 type source struct {
@@ -156,6 +162,9 @@ func (r *Reader) judge(err error) error {
 		return io.EOF
 	case errors.Is(err, ErrWindow), errors.Is(err, ErrParts), errors.Is(err, ErrTooLarge):
 		return err
+	}
+	if t, ok := errors.AsType[takeError](err); ok {
+		return t.error
 	}
 	return ErrCorrupt
 }

@@ -135,7 +135,14 @@ func (f *frames) frame() error {
 	case window > f.lim.Window:
 		return ErrWindow
 	}
-	f.window = max(f.window, window)
+	if more := window - f.window; more > 0 {
+		if f.lim.Take != nil {
+			if err := f.lim.Take(more); err != nil {
+				return takeError{err}
+			}
+		}
+		f.window = window
+	}
 	f.inside, f.sum = true, 0
 	if h.HasCheckSum {
 		f.sum = 4
