@@ -49,6 +49,9 @@ var (
 	descConns       = desc("sluice_http_connections", "Open client connections.")
 	descConnLimit   = desc("sluice_http_connections_limit", "The most client connections that may be open.")
 	descConnRefused = desc("sluice_http_connections_refused_total", "Connections that were refused because as many were open as there may be: in all (total), or of one address (address).", "listener", "reason")
+	descMemory      = desc("sluice_http_memory_bytes", "Memory of the bodies of all requests in flight, and of answers that their clients don't have yet.")
+	descMemoryLimit = desc("sluice_http_memory_limit_bytes", "The most that it may be.")
+	descMemoryFull  = desc("sluice_http_memory_refused_total", "Requests that were refused because there was as much as there may be: in all (total), or of one tenant (tenant).", "reason")
 	descDraining    = desc("sluice_draining", "1 while the gateway is shutting down.")
 	descReloads     = desc("sluice_config_reloads_total", "Reloads by result: success, failure.", "result")
 	descGeneration  = desc("sluice_config_generation", "Number of the generation in force, from 1.")
@@ -200,6 +203,11 @@ func (c *stateCollector) collectEdge(ch chan<- prometheus.Metric) {
 	for reason, n := range c.admin.Refused() {
 		counter(ch, descConnRefused, float64(n), "admin", reason)
 	}
+	m := c.gateway.Memory()
+	gauge(ch, descMemory, float64(m.Used))
+	gauge(ch, descMemoryLimit, float64(m.Limit))
+	counter(ch, descMemoryFull, float64(m.RefusedTotal), "total")
+	counter(ch, descMemoryFull, float64(m.RefusedTenant), "tenant")
 	gauge(ch, descDraining, oneIf(c.gateway.Draining()))
 }
 

@@ -96,6 +96,8 @@ type LimitsConfig struct {
 
 	Connections           int `yaml:"connections"`           // of clients; 0: as many as descriptors and memory allow
 	ConnectionsPerAddress int `yaml:"connectionsPerAddress"` // of one address; 0: a quarter of all
+
+	MemoryBytes ByteSize `yaml:"memoryBytes"` // all bodies in flight together; 0: a quarter of the process's memory, or 1 GiB
 }
 
 // TenantsConfig names the file of tenants and their API keys.

@@ -80,7 +80,7 @@ func TestLoadConfigFull(t *testing.T) {
 			BodyBytes: MiB, HeaderBytes: 16 * KiB, HeaderRead: 6 * time.Second, BodyRead: 7 * time.Second, BodyIdle: 8 * time.Second, ConnectTimeout: 100 * time.Millisecond,
 			FirstByteStream: time.Minute, FirstByteUnary: 2 * time.Minute, StreamIdle: 3 * time.Second,
 			Connections: 2000, ConnectionsPerAddress: 100,
-			ClientWrite: 4 * time.Second, IdleConnection: 5 * time.Second, ResponseBytes: 2 * MiB, EventBytes: MiB, RetryShare: 0.5,
+			ClientWrite: 4 * time.Second, IdleConnection: 5 * time.Second, ResponseBytes: 2 * MiB, EventBytes: MiB, RetryShare: 0.5, MemoryBytes: 64 * MiB,
 		},
 		Tenants:   TenantsConfig{File: in("tenants.yaml")},
 		Responses: ResponsesConfig{Store: true, Keep: 10 * time.Minute, Entries: 500},

@@ -224,6 +224,7 @@ func (v *validator) limits() {
 	if l.KeepAliveComment != 0 {
 		v.duration("limits.keepAliveComment", l.KeepAliveComment, time.Second, time.Hour)
 	}
+	v.memory()
 	v.count("limits.retries", int64(l.Retries), 0, 10)
 	v.connections()
 	if !(l.RetryShare >= 0 && l.RetryShare <= 1) {

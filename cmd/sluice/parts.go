@@ -18,6 +18,7 @@ func gatewayConfig(cfg *Config) (gateway.Config, error) {
 	gc.ResponseBytes, gc.EventBytes = int(l.ResponseBytes), int(l.EventBytes)
 	capConnections(&gc, l, readOSLimits())
 	gc.StoredResponses, gc.StoredFor = cfg.Responses.most(), cfg.Responses.Keep
+	boundMemory(&gc, l, readOSLimits())
 	gc.KeepAliveComment, gc.Retries, gc.RetryShare = l.KeepAliveComment, l.Retries, l.RetryShare
 	for _, text := range cfg.TrustedProxies {
 		p, err := parseNetwork(text)

@@ -142,7 +142,7 @@ func (c *Client) Leave(how Close) {
 }
 
 // KeepLittle makes the system keep little of what comes and is not read yet.
-func (c *Client) KeepLittle() { _ = c.tcp.SetReadBuffer(4 << 10) }
+func (c *Client) KeepLittle() { _ = c.tcp.SetReadBuffer(128 << 10) }
 
 // HalfClose ends only the client's sending side, below TLS.
 func (c *Client) HalfClose() error { return c.tcp.CloseWrite() }
