@@ -135,6 +135,11 @@ e2e: build ## the demo, playing a scripted tour against itself
 focus: ## validate the export's format against FOCUS 1.2 (Python 3.12 from PYTHON, and PyPI once)
 	@deploy/focus/validate.sh $(FILE)
 
+.PHONY: e2e-clients
+e2e-clients: build ## the SDKs that people use, against the gateway before simulated workers (Python, node; PyPI and npm once)
+	$(call say,e2e with real clients)
+	@deploy/e2e/clients/run.sh
+
 .PHONY: e2e-engine
 e2e-engine: build ## the gateway before two real vLLM workers on CPU (needs about 6 GB of disk)
 	$(call say,e2e with real engines)

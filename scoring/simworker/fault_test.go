@@ -382,3 +382,15 @@ func TestStartRefuses(t *testing.T) {
 		t.Error("started without a tokenizer")
 	}
 }
+
+// A seed has 64 bits, as the engine's has.
+func TestSeedsOf64Bits(t *testing.T) {
+	w := startWorker(t, nil)
+	for seed, want := range map[string]int{
+		"4611686018427387905": 200, "-4611686018427387905": 200, "7.0": 200, "7.5": 400, `"x"`: 400,
+	} {
+		if resp, body := post(t, w, "/v1/chat/completions", chatBody("hi", `,"max_tokens":2,"seed":`+seed)); resp.StatusCode != want {
+			t.Errorf("seed %s: status %d, want %d: %s", seed, resp.StatusCode, want, body)
+		}
+	}
+}

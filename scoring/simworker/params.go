@@ -169,6 +169,15 @@ func article(noun string) string {
 
 func (f *fields) float(name string) { f.number(name, "number") }
 
+// seed returns a member of 64 bits.
+func (f *fields) seed(name string) uint64 {
+	var n int64
+	if raw := f.get(name); raw != nil && json.Unmarshal(raw, &n) == nil {
+		return uint64(n)
+	}
+	return uint64(f.integer(name, 0)) // which says what is wrong with it
+}
+
 func (f *fields) integer(name string, absent int) int {
 	v, ok := f.number(name, "integer")
 	if !ok {
@@ -269,7 +278,7 @@ func (p *params) readSampling(f *fields) {
 	p.includeStop = f.boolean("include_stop_str_in_output")
 	p.ignoreEOS = f.boolean("ignore_eos")
 	p.salt = f.str("cache_salt")
-	p.seed = uint64(f.integer("seed", 0))
+	p.seed = f.seed("seed")
 	f.integer("priority", 0)
 	if xargs := f.object("vllm_xargs"); xargs.get("kv_cache_report_mode") != nil {
 		p.report = xargs.str("kv_cache_report_mode") == "full"
