@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
 	"github.com/sluicegate/sluice/gateway/wire"
+	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/tenancy"
 )
 
@@ -179,4 +181,57 @@ func TestOperationsThatFail(t *testing.T) {
 			r.idle()
 		})
 	}
+}
+
+// TestEveryOperationReachesPolicies: each name that the policy format has for an operation
+// is that of a route, and a request to the route is judged under it, with the dialect and
+// the template of the route.
+func TestEveryOperationReachesPolicies(t *testing.T) {
+	worker := answering(t)
+	r := newRig(t, []string{worker.URL()}, allEndpoints(), withStore())
+	var last *policy.Input
+	r.decider.set(func(_ context.Context, in *policy.Input) *policy.Decision {
+		copied := *in
+		last = &copied
+		return allow(in)
+	})
+	seen := map[string]bool{}
+	for _, route := range allRoutes {
+		if route.operation == "" {
+			continue
+		}
+		method, body := "GET", ""
+		if route.post {
+			method = "POST"
+		}
+		for _, c := range operationCases(t) {
+			if c.op == route.op {
+				body = c.body("m", "hello")
+			}
+		}
+		last = nil
+		conn := r.dial()
+		conn.Send(method, strings.ReplaceAll(route.template, "{id}", "m"), body, "Authorization: Bearer "+goodKey)
+		resp, text := conn.Answer()
+		if last == nil {
+			t.Errorf("%s: policies were not asked: %d %s", route.template, resp.StatusCode, text)
+			continue
+		}
+		if q := last.Request; q.Operation != route.operation || q.Path != route.template || q.Method != method || q.Dialect != route.dialect.String() {
+			t.Errorf("%s: policies see %s %s of %s as %q", route.template, q.Method, q.Path, q.Dialect, q.Operation)
+		}
+		if last.Principal.Kind != "api_key" {
+			t.Errorf("%s: policies see a principal of the kind %q", route.template, last.Principal.Kind)
+		}
+		seen[route.operation] = true
+	}
+	for _, name := range policy.Operations() {
+		if !seen[name] {
+			t.Errorf("no route is the operation %s", name)
+		}
+	}
+	if len(seen) != len(policy.Operations()) {
+		t.Errorf("routes have the operations %v, the format has %v", seen, policy.Operations())
+	}
+	r.idle()
 }

@@ -43,6 +43,15 @@ func TestLimitEstimatesAndCharges(t *testing.T) {
 	f("unit: tokens"+rest, func(in *Input) { in.Request.N, in.Request.Prompts = 3, 5 }, 15900, 1150)
 	f("unit: cost"+rest, func(in *Input) { in.Request.Prompts = 3 }, 1980, 222)
 	f("unit: tokens"+rest, func(in *Input) { in.Request.Operation = "embeddings" }, 900, 1150)
+	// What puts no prompt through an engine reserves no tokens, only what its policy says.
+	for _, op := range []string{"tokenize", "detokenize", "count_tokens", "stored_responses"} {
+		without := func(in *Input) { in.Request.Operation = op }
+		f("unit: requests"+rest, without, 1, 1)
+		f("unit: input_tokens"+rest, without, 0, 900)
+		f("unit: tokens"+rest, without, 0, 1150)
+		f("unit: cost"+rest, without, 0, 222)
+		f("unit: tokens, estimate: request.input_tokens"+rest, without, 900, 1150)
+	}
 	f("unit: tokens"+rest, func(in *Input) { in.Request.MaxTokens = nil }, 4996, 1150)
 	f("unit: requests, estimate: request.n * 2"+rest, func(in *Input) { in.Request.N = 3 }, 6, 6)
 	f("unit: tokens, estimate: 0"+rest, nil, 0, 1150)
