@@ -103,6 +103,9 @@ func (c matrixCell) whileWriting(reach func()) func(*net.TCPConn) {
 	}
 }
 
+// badUsage can't be true in any dialect.
+const badUsage = `{"prompt_tokens":-1,"input_tokens":-1,"completion_tokens":"many","output_tokens":"many"}`
+
 // answer is what a worker does that has the request.
 func (c matrixCell) answer(x *gatewaytest.Exchange, reach func()) {
 	d := c.dialect
@@ -119,9 +122,9 @@ func (c matrixCell) answer(x *gatewaytest.Exchange, reach func()) {
 		first := d.events(d.usage)[0]
 		switch c.fault {
 		case "garbage":
-			c.finish(x, append([]string{"data: no JSON\n\n"}, d.events(d.usage)...))
+			c.finish(x, append([]string{"data: no JSON\n\n"}, d.events(d.usage)...), d.usage)
 		case "error":
-			c.finish(x, []string{d.failed})
+			c.finish(x, []string{d.failed}, d.usage)
 		default:
 			x.Chunk(first[:len(first)/2])
 			reach()
@@ -134,7 +137,7 @@ func (c matrixCell) answer(x *gatewaytest.Exchange, reach func()) {
 		events := d.events(d.usage)
 		x.Chunk(events[0])
 		// With the second event the gateway has read the mark, which it holds back.
-		x.Chunk(strings.Join(events[1:], "") + d.mark)
+		x.Chunk(strings.Join(events[1:], "") + d.mark(d.usage))
 		reach()
 		switch c.fault {
 		case "garbage":
@@ -182,11 +185,11 @@ func (c matrixCell) midStream(x *gatewaytest.Exchange, reach func()) {
 	reach()
 	switch c.fault {
 	case "garbage":
-		c.finish(x, append([]string{"data: no JSON\n\n"}, events[2:]...))
+		c.finish(x, append([]string{"data: no JSON\n\n"}, events[2:]...), d.usage)
 	case "usage":
-		c.finish(x, d.events(`{"prompt_tokens":-1,"input_tokens":-1,"completion_tokens":"many","output_tokens":"many"}`)[2:])
+		c.finish(x, d.events(badUsage)[2:], badUsage)
 	case "error":
-		c.finish(x, []string{d.failed})
+		c.finish(x, []string{d.failed}, d.usage)
 	case "client-stall":
 		event := d.big(64 << 10)
 		for range 1024 {
@@ -205,7 +208,7 @@ func (c matrixCell) inBody(x *gatewaytest.Exchange, reach func()) {
 	case "garbage":
 		x.Respond(200, "application/json", `{"no":`)
 	case "usage":
-		x.Respond(200, "application/json", d.answer("ab", `{"prompt_tokens":-1,"input_tokens":-1,"completion_tokens":"many","output_tokens":"many"}`))
+		x.Respond(200, "application/json", d.answer("ab", badUsage))
 	case "client-stall":
 		reach()
 		x.Respond(200, "application/json", d.answer(strings.Repeat("x", 8<<20), d.usage))
@@ -229,11 +232,11 @@ func (c matrixCell) begin(x *gatewaytest.Exchange) {
 }
 
 // finish sends the rest of a stream and ends it.
-func (c matrixCell) finish(x *gatewaytest.Exchange, events []string) {
+func (c matrixCell) finish(x *gatewaytest.Exchange, events []string, usage string) {
 	for _, e := range events {
 		x.Chunk(e)
 	}
-	x.Chunk(c.dialect.mark)
+	x.Chunk(c.dialect.mark(usage))
 	x.End()
 }
 

@@ -136,7 +136,7 @@ func openDescriptors(t testing.TB) int {
 func (c matrixCell) run(t *testing.T, set *policy.Set) {
 	url, reached := c.play(t)
 	second := gatewaytest.NewWorker(t, c.dialect.good())
-	r := newRig(t, []string{url, second.URL()}, withConfig(func(cfg *Config) {
+	r := newRig(t, []string{url, second.URL()}, allEndpoints(), withConfig(func(cfg *Config) {
 		// What is waited for in vain is waited for shortly; nothing else depends on it.
 		switch {
 		case c.phase == "write" || c.fault == "client-stall":
@@ -233,13 +233,20 @@ func (c matrixCell) checkAnswer(t *testing.T, want expected, status int, text st
 	if strings.Contains(text, "secret words") {
 		t.Errorf("the worker's words are passed on: %s", text)
 	}
-	if whole := !c.stream || strings.HasSuffix(text, c.dialect.mark); want.code == "" && (!whole || strings.Contains(text, `"error"`)) {
+	mark := ""
+	if c.stream {
+		mark = c.dialect.mark(c.dialect.usage)
+		if c.fault == "usage" {
+			mark = c.dialect.mark(badUsage)
+		}
+	}
+	if whole := strings.HasSuffix(text, mark); want.code == "" && (!whole || strings.Contains(text, `"error"`)) {
 		t.Errorf("the client got %s, want success", clip(text))
 	}
 	if want.code == "" {
 		return
 	}
-	if strings.Count(text, `"`+want.code+`"`) == 0 || c.stream && strings.Contains(text, c.dialect.mark) {
+	if strings.Count(text, `"`+want.code+`"`) == 0 || c.stream && strings.Contains(text, mark) {
 		t.Errorf("the client got %s, want the code %s and no mark", clip(text), want.code)
 	}
 	if want.event && !strings.HasSuffix(text, "\n\n") || !want.event && !strings.HasPrefix(text, "{") {
