@@ -54,23 +54,43 @@ func isAlnum(b byte) bool {
 }
 
 // traceContext returns the W3C trace headers to pass on, or empty strings. A
-// malformed traceparent takes its tracestate with it.
+// malformed traceparent takes its tracestate with it, and of two nobody knows which
+// is meant.
 func traceContext(h *fasthttp.RequestHeader) (parent, state string) {
-	p := h.Peek("traceparent")
-	if len(p) != 55 || p[2] != '-' || p[35] != '-' || p[52] != '-' || string(p[:2]) == "ff" {
+	parents := h.PeekAll("traceparent")
+	if len(parents) != 1 {
 		return "", ""
 	}
-	for i, b := range p {
+	if parent = traceParent(parents[0]); parent == "" {
+		return "", ""
+	}
+	s := bytes.Join(h.PeekAll("tracestate"), []byte(","))
+	if len(s) > 512 || slices.ContainsFunc(s, func(b byte) bool { return b < ' ' || b > '~' }) {
+		return parent, ""
+	}
+	return parent, string(s)
+}
+
+// traceParent returns a traceparent as it is passed on, or nothing if it is invalid.
+// What a later version has beyond version 00 stays behind.
+func traceParent(p []byte) string {
+	const length = len("00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
+	later := len(p) > length && p[length] == '-' && !bytes.HasPrefix(p, []byte("00"))
+	if len(p) != length && !later || p[2] != '-' || p[35] != '-' || p[52] != '-' || string(p[:2]) == "ff" {
+		return ""
+	}
+	for i, b := range p[:length] {
 		if i != 2 && i != 35 && i != 52 && (b < '0' || b > '9') && (b < 'a' || b > 'f') {
-			return "", ""
+			return ""
 		}
 	}
-	s := h.Peek("tracestate")
-	if len(s) > 512 || slices.ContainsFunc(s, func(b byte) bool { return b < ' ' || b > '~' }) {
-		s = nil
+	if allZero(p[3:35]) || allZero(p[36:52]) {
+		return ""
 	}
-	return string(p), string(s)
+	return "00" + string(p[2:length])
 }
+
+func allZero(hex []byte) bool { return len(bytes.Trim(hex, "0")) == 0 }
 
 // sourceIP is the client's address: the peer's, or where the peer is a trusted
 // proxy, the rightmost hop of X-Forwarded-For that is not one.
@@ -120,14 +140,16 @@ func identityHeader(name string) bool {
 		slices.ContainsFunc(strippedPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// policyHeaders are the headers that policies may read, repeats joined.
+// policyHeaders are the headers that policies may read, repeats joined, without those
+// that were meant for one hop only.
 func (st *State) policyHeaders(h *fasthttp.RequestHeader) map[string]string {
 	if len(st.PolicyHeaders) == 0 {
 		return nil
 	}
 	out := make(map[string]string, len(st.PolicyHeaders))
+	hop := bytes.Join(h.PeekAll("Connection"), []byte(","))
 	for _, name := range st.PolicyHeaders {
-		if identityHeader(name) {
+		if identityHeader(name) || listed(hop, name) {
 			continue
 		}
 		if values := h.PeekAll(name); len(values) > 0 {
@@ -135,4 +157,14 @@ func (st *State) policyHeaders(h *fasthttp.RequestHeader) map[string]string {
 		}
 	}
 	return out
+}
+
+// listed reports whether a comma-separated list has a name.
+func listed(list []byte, name string) bool {
+	for item := range bytes.SplitSeq(list, []byte(",")) {
+		if bytes.EqualFold(bytes.Trim(item, " \t"), []byte(name)) {
+			return true
+		}
+	}
+	return false
 }

@@ -1,6 +1,9 @@
 package gateway
 
 import (
+	"bufio"
+	"bytes"
+	"fmt"
 	"net"
 	"net/netip"
 	"regexp"
@@ -9,6 +12,9 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/sluicegate/sluice/gateway/coding"
+	"github.com/sluicegate/sluice/tenancy"
 )
 
 // header makes a request header of name, value pairs.
@@ -29,6 +35,13 @@ func TestTraceContext(t *testing.T) {
 		{strings.ToUpper(good), "a=b", "", ""},
 		{"ff" + good[2:], "a=b", "", ""},
 		{good + "0", "a=b", "", ""},
+		{good + "-more", "a=b", "", ""},
+		{"01" + good[2:], "a=b", good, "a=b"},
+		{"01" + good[2:] + "-more", "a=b", good, "a=b"},
+		{"01" + good[2:] + "more", "a=b", "", ""},
+		{"00-" + strings.Repeat("0", 32) + good[35:], "a=b", "", ""},
+		{good[:36] + strings.Repeat("0", 16) + "-01", "a=b", "", ""},
+		{good[:52], "a=b", "", ""},
 		{"", "a=b", "", ""},
 	} {
 		h := header("tracestate", c.state)
@@ -40,6 +53,89 @@ func TestTraceContext(t *testing.T) {
 			t.Errorf("%q %q: got %q, %q", c.parent, c.state, parent, state)
 		}
 	}
+}
+
+// TestTraceContextTwice: of two parents nobody knows which is meant; two lines of
+// state are one list.
+func TestTraceContextTwice(t *testing.T) {
+	const good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	if parent, state := traceContext(header("traceparent", good, "traceparent", good, "tracestate", "a=b")); parent != "" || state != "" {
+		t.Errorf("two parents: got %q, %q", parent, state)
+	}
+	if parent, state := traceContext(header("traceparent", good, "tracestate", "a=b", "tracestate", "c=d")); parent != good || state != "a=b,c=d" {
+		t.Errorf("two lines of state: got %q, %q", parent, state)
+	}
+}
+
+// TestPolicyHeaders are joined where they repeat, and only those that are meant for
+// more than the next hop.
+func TestPolicyHeaders(t *testing.T) {
+	st := &State{PolicyHeaders: []string{"x-team", "x-zone", "x-tenant-id"}}
+	for _, c := range []struct {
+		pairs []string
+		want  string
+	}{
+		{nil, "map[]"},
+		{[]string{"X-Team", "a", "X-Other", "b"}, "map[x-team:a]"},
+		{[]string{"X-Team", "a", "x-team", "b"}, "map[x-team:a, b]"},
+		{[]string{"X-Tenant-Id", "a"}, "map[]"},
+		{[]string{"X-Team", "a", "X-Zone", "b", "Connection", "keep-alive, x-TEAM"}, "map[x-zone:b]"},
+		{[]string{"X-Team", "a", "X-Zone", "b", "Connection", "close", "Connection", "X-Zone , upgrade"}, "map[x-team:a]"},
+	} {
+		if got := fmt.Sprint(st.policyHeaders(header(c.pairs...))); got != c.want {
+			t.Errorf("%v: got %s, want %s", c.pairs, got, c.want)
+		}
+	}
+}
+
+// FuzzHeaders reads what arbitrary header lines say: whatever they are, what goes on
+// to workers, logs and policies keeps to its form.
+func FuzzHeaders(f *testing.F) {
+	const good = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for _, lines := range []string{
+		good + "\r\ntracestate: a=b\r\n", "X-Request-Id: a\r\nx-request-id: b\r\n", "Connection: x-team\r\nX-Team: a\r\n", "X-Team: a\r\nX_Team: b\r\n",
+		"X-Forwarded-For: 203.0.113.9, 10.0.0.1\r\n", "Content-Type: application/json; charset=\"utf-8\"\r\nContent-Encoding: gzip\r\n",
+		"Authorization: Bearer " + goodKey + "\r\n", "Authorization: bearer  x\r\nX-Api-Key: y\r\n", "X-Sluice-Identity: {}\r\nExpect: 100-continue\r\n",
+		"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "X-Sluice-Content-Labels: pii, secret\r\n",
+	} {
+		f.Add("Host: a\r\n" + lines)
+	}
+	st := &State{PolicyHeaders: []string{"x-team", "x-tenant-id", "authorization", "user-agent"}}
+	g := &Gateway{cfg: Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
+	parent := regexp.MustCompile(`^(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})?$`)
+	f.Fuzz(func(t *testing.T, lines string) {
+		var ctx fasthttp.RequestCtx
+		ctx.Init(&fasthttp.Request{}, &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}, nil)
+		h := &ctx.Request.Header
+		if err := h.Read(bufio.NewReader(strings.NewReader("POST /v1/chat/completions HTTP/1.1\r\n" + lines + "\r\n"))); err != nil {
+			return
+		}
+		if p, s := traceContext(h); !parent.MatchString(p) || strings.ContainsAny(s, "\r\n\x00") || p == "" && s != "" {
+			t.Errorf("trace context %q, %q", p, s)
+		}
+		if id := requestID(&ctx, "own"); !regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`).MatchString(id) {
+			t.Errorf("request id %q", id)
+		}
+		for name := range st.policyHeaders(h) {
+			if name != "x-team" && name != "user-agent" || listed(bytes.Join(h.PeekAll("Connection"), []byte(",")), name) {
+				t.Errorf("policies see %q", name)
+			}
+		}
+		if _, err := netip.ParseAddr(g.sourceIP(&ctx)); err != nil {
+			t.Errorf("source: %v", err)
+		}
+		var c tenancy.Credentials
+		if reason := headerCredentials(h, &c); reason == "" && (strings.ContainsAny(string(c.Bearer), " \r\n\x00") || c.Bearer != nil && len(c.Bearer) == 0) {
+			t.Errorf("a credential of %d bytes has what none has", len(c.Bearer))
+		}
+		announced, rej := framingFault(h)
+		if rej == nil && (announced < chunkedBody || announced == chunkedBody && bytes.Contains(bytes.ToLower(h.RawHeaders()), []byte("content-length:"))) {
+			t.Errorf("a body of %d", announced)
+		}
+		if c, rej := mediaFault(h); rej == nil && c > coding.Zstd || rej != nil && rej.status != 415 {
+			t.Errorf("coding %d, refused %+v", c, rej)
+		}
+	})
 }
 
 func TestRequestID(t *testing.T) {
