@@ -51,6 +51,7 @@ func (ex *exchange) checkRoute(ctx *fasthttp.RequestCtx) (*route, *rejection) {
 	ex.enterRoute(r)
 	switch {
 	case h.IsOptions():
+		ex.g.cfg.CORS.preflight(ctx, r.allow)
 		ex.answerOptions(ctx, r.allow)
 		return nil, nil
 	case r.get && (h.IsGet() || h.IsHead()), r.post && h.IsPost(), r.del && h.IsDelete():

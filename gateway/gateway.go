@@ -45,6 +45,8 @@ type Config struct {
 	TokenBudget time.Duration
 	// Retries is how many further workers may be tried before a first byte.
 	Retries int
+	// CORS says for which web pages a browser may call.
+	CORS CORS
 	// Connections bounds the client connections, ConnectionsPerAddress those of one
 	// address that is no trusted proxy; an IPv6 address counts as its /64. Zero is no
 	// bound.
@@ -383,6 +385,7 @@ func (g *Gateway) begin(ctx *fasthttp.RequestCtx) *exchange {
 		ex.requestID = newID()
 	}
 	ex.setRequestID(&ctx.Response.Header)
+	g.cfg.CORS.allow(ctx)
 	g.inFlight.Add(1)
 	g.live.add(ex)
 	if ex.conn = clientConn(ctx.Conn()); ex.conn != nil {

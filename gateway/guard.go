@@ -36,6 +36,7 @@ func (ex *exchange) failed(ctx *fasthttp.RequestCtx, bug any, closeConn bool) {
 	logPanic(ex.g.log, bug, slog.String("request_id", ex.requestID))
 	ctx.Response.Reset()
 	ex.setRequestID(&ctx.Response.Header)
+	ex.g.cfg.CORS.allow(ctx)
 	if ex.g.draining.Load() {
 		closeConn = true
 	}

@@ -38,6 +38,7 @@ type Config struct {
 	Chargeback     ChargebackConfig     `yaml:"chargeback"`
 	Metrics        MetricsConfig        `yaml:"metrics"`
 	TrustedProxies []string             `yaml:"trustedProxies"`
+	CORS           CORSConfig           `yaml:"cors"`
 	Drain          DrainConfig          `yaml:"drain"`
 	Log            LogConfig            `yaml:"log"`
 }
@@ -350,6 +351,7 @@ func DefaultConfig() Config {
 		Chargeback: defaultChargeback(),
 
 		Metrics: MetricsConfig{MaxSeries: 10000},
+		CORS:    defaultCORS(),
 		Drain:   DrainConfig{Delay: 5 * time.Second, Deadline: 300 * time.Second},
 		Log:     LogConfig{Level: "info", Format: "json"},
 	}

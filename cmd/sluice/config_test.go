@@ -187,6 +187,7 @@ func TestLoadConfigFull(t *testing.T) {
 		},
 		Metrics:        MetricsConfig{Tenants: []string{"acme"}, TopTenants: 3, MaxSeries: 500},
 		TrustedProxies: []string{"10.0.0.0/8", "2001:db8::1"},
+		CORS:           CORSConfig{Origins: []string{"https://app.example", "http://localhost:3000"}, MaxAge: time.Hour},
 		Drain:          DrainConfig{Delay: time.Second, Deadline: 10 * time.Second},
 		Log:            LogConfig{Level: "debug", Format: "text"},
 	}

@@ -52,6 +52,7 @@ const (
 func (v *validator) validate() {
 	v.listen()
 	v.limits()
+	v.cors()
 	v.identity()
 	v.policy()
 	v.cacheIsolation()

@@ -17,6 +17,7 @@ func gatewayConfig(cfg *Config) (gateway.Config, error) {
 	gc.Connect, gc.FirstByteStream, gc.FirstByteUnary, gc.StreamIdle = l.ConnectTimeout, l.FirstByteStream, l.FirstByteUnary, l.StreamIdle
 	gc.ResponseBytes, gc.EventBytes = int(l.ResponseBytes), int(l.EventBytes)
 	capConnections(&gc, l, readOSLimits())
+	gc.CORS = cfg.CORS.edge()
 	gc.StoredResponses, gc.StoredFor = cfg.Responses.most(), cfg.Responses.Keep
 	boundMemory(&gc, l, readOSLimits())
 	gc.KeepAliveComment, gc.Retries, gc.RetryShare = l.KeepAliveComment, l.Retries, l.RetryShare
