@@ -18,10 +18,15 @@ import (
 // beyond keptBody are not kept for other requests.
 const (
 	firstBody = 16 << 10
+	smallBody = 2 << 10
 	keptBody  = 1 << 20
 )
 
-var bodyPool = sync.Pool{New: func() any { b := make([]byte, 0, firstBody); return &b }}
+var (
+	bodyPool = sync.Pool{New: func() any { b := make([]byte, 0, firstBody); return &b }}
+	// smallBodyPool is for bodies that are no larger than they were announced to be.
+	smallBodyPool = sync.Pool{New: func() any { b := make([]byte, 0, smallBody); return &b }}
+)
 
 // readBody reads the request's body to its end. The connection sets the time
 // that may take.
@@ -64,7 +69,11 @@ func (ex *exchange) readBody(ctx *fasthttp.RequestCtx) *rejection {
 
 // fillBody reads from to its end, io.EOF. Whoever sends the bytes bounds them.
 func (ex *exchange) fillBody(from io.Reader) (err error) {
-	ex.received = bodyPool.Get().(*[]byte)
+	pool := &bodyPool
+	if ex.announced > 0 && ex.announced <= smallBody && ex.coding == coding.Identity {
+		pool = &smallBodyPool
+	}
+	ex.received = pool.Get().(*[]byte)
 	limit := ex.g.cfg.BodyBytes
 	buf := (*ex.received)[:0]
 	err = ex.takeMemory(cap(buf))
@@ -152,9 +161,31 @@ func (ex *exchange) releaseBody() {
 	ex.received, ex.body, ex.promptBody, ex.req, ex.held = nil, nil, nil, nil, nil
 }
 
+// releasePrompt drops what only another attempt would need, which is not made once an
+// answer has begun: a stream holds no prompt for as long as it runs, unless a
+// rehearsal has it.
+func (ex *exchange) releasePrompt() {
+	ex.sent = nil
+	ex.routed = len(ex.tokens.IDs)
+	ex.tokens.IDs, ex.pick.Tokens = nil, nil
+	if ex.held != nil {
+		return
+	}
+	giveBody(ex.received)
+	ex.received, ex.body, ex.promptBody = nil, nil, nil
+	if q := ex.req; q != nil { // these are views into the body
+		q.Model, q.User, q.CacheSalt, q.PreviousResponse, q.ChatForm = nil, nil, nil, nil, nil
+		clear(q.ToolNames)
+	}
+}
+
 // giveBody gives a body's buffer to other requests; nil is none.
 func giveBody(b *[]byte) {
-	if b != nil && cap(*b) <= keptBody {
+	switch {
+	case b == nil || cap(*b) > keptBody:
+	case cap(*b) < firstBody:
+		smallBodyPool.Put(b)
+	default:
 		bodyPool.Put(b)
 	}
 }

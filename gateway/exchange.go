@@ -88,6 +88,7 @@ type exchange struct {
 	sent            []byte          // what goes to the worker
 	tokens          Tokens
 	tokensTried     bool
+	routed          int // how many ids there were, once they are gone
 	salt            string
 	traceparent     string
 	tracestate      string

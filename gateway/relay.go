@@ -3,7 +3,6 @@ package gateway
 import (
 	"errors"
 	"io"
-	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -12,9 +11,6 @@ import (
 	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/tenancy"
 )
-
-// readSize is how much of a worker's stream is read at once.
-const readSize = 16 << 10
 
 // afterDone is how long a worker may take to end its response once it has sent
 // the terminal mark; what comes after that can't matter to anybody.
@@ -30,8 +26,6 @@ func latest(a, b time.Time) time.Time {
 	}
 	return b
 }
-
-var readPool = sync.Pool{New: func() any { b := make([]byte, readSize); return &b }}
 
 // relay passes a worker's event stream on to a client. The connection's goroutine
 // calls sendTo once the handler has returned. Only whole events are passed on,
@@ -106,22 +100,23 @@ func (r *relay) fill() *failure {
 	if r.body == nil {
 		return r.begin(time.Now())
 	}
-	beat, err := r.await(time.Now())
-	if err != nil {
-		return r.broken(err)
-	}
-	if beat {
-		return nil
-	}
-	buf := readPool.Get().(*[]byte)
-	defer readPool.Put(buf)
-	n, err := r.body.Read(*buf)
-	if n > 0 {
-		r.ex.answerBegan = true
-		r.scan.Feed((*buf)[:n])
+	deadline, beating := r.patience(time.Now())
+	data, err := r.body.next(deadline)
+	defer r.body.free()
+	if len(data) > 0 {
+		if !r.ex.answerBegan {
+			r.ex.answerBegan = true
+			r.ex.releasePrompt()
+		}
+		r.scan.Lend(data)
+		defer r.scan.Keep()
 		if f := r.relayEvents(); f != nil || r.end != nil {
 			return f
 		}
+	}
+	if beating && isTimeout(err) && !r.ex.over() {
+		r.beat()
+		return nil
 	}
 	switch {
 	case err == nil:
@@ -170,42 +165,25 @@ func (r *relay) broken(err error) *failure {
 	return f
 }
 
-// await blocks until the worker's stream can be read. beat says that a
-// keep-alive comment went out instead.
+// patience is how long to wait for the worker. beating says that a keep-alive comment
+// is due then.
 //
 // A worker is silent from now on, when it is first listened to: the time for
 // which a client has held the gateway up is no silence of its worker.
-func (r *relay) await(now time.Time) (beat bool, err error) {
+func (r *relay) patience(now time.Time) (until time.Time, beating bool) {
 	cfg := &r.ex.g.cfg
-	idle := cfg.StreamIdle
-	if r.done {
-		idle = afterDone
+	switch {
+	case r.done:
+		return now.Add(afterDone), false
+	case r.ex.answerBegan:
+		return now.Add(cfg.StreamIdle), false
 	}
-	deadline := now.Add(idle)
-	if !r.done && !r.ex.answerBegan {
-		// What has come by now is heard, even if nobody listened in time.
-		deadline = latest(r.ex.dispatched.Add(cfg.FirstByteStream), now.Add(glance))
+	// What has come by now is heard, even if nobody listened in time.
+	until = latest(r.ex.dispatched.Add(cfg.FirstByteStream), now.Add(glance))
+	if !r.nextBeat.IsZero() && r.nextBeat.Before(until) {
+		return latest(r.nextBeat, now.Add(glance)), true
 	}
-	beating := !r.nextBeat.IsZero() && !r.ex.answerBegan && r.nextBeat.Before(deadline)
-	if beating {
-		deadline = latest(r.nextBeat, now.Add(glance))
-	}
-	err = r.body.wait(deadline)
-	if err == nil {
-		// The read that follows may have to wait for the rest of a chunk.
-		return false, r.body.c.SetReadDeadline(time.Now().Add(idle))
-	}
-	if !isTimeout(err) || r.ex.over() {
-		return false, err
-	}
-	if r.done {
-		return false, nil // the read that follows fails, which ends a complete stream
-	}
-	if beating {
-		r.beat()
-		return true, nil
-	}
-	return false, err
+	return until, false
 }
 
 // relayEvents moves the whole events that have come to out.

@@ -334,7 +334,7 @@ func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *S
 		Phase: ex.phase, BodyBytes: ex.bodyBytes, Overhead: ex.overhead,
 		Attempts: ex.attempts, RetryDenied: ex.tries.denied, Malformed: ex.malformed, StreamError: ex.streamErrorCode,
 		Decision:  ex.decision,
-		Tokenised: ex.tokensTried, Tokens: ex.tokens, RoutedTokens: len(ex.tokens.IDs), LedgerFailed: ledgerFailed,
+		Tokenised: ex.tokensTried, Tokens: ex.tokens, RoutedTokens: max(ex.routed, len(ex.tokens.IDs)), LedgerFailed: ledgerFailed,
 	}
 	s.Tokens.IDs = nil
 	if q := ex.req; q != nil {

@@ -4,11 +4,8 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http/httputil"
 	"net/url"
 	"slices"
 	"strconv"
@@ -54,12 +51,19 @@ func newUpstreams(dialTimeout time.Duration, tlsConfig *tls.Config) *upstreams {
 // upstream is one connection to a worker, used by one request at a time.
 type upstream struct {
 	net.Conn
-	br        *bufio.Reader
+	socket    socket
+	br        *bufio.Reader // lent while something is in it
 	header    fasthttp.ResponseHeader
 	key       string
 	reused    bool
 	early     bool // the answer came before the request was written whole
 	idleSince time.Time
+}
+
+func newUpstream(nc net.Conn, key string) *upstream {
+	c := &upstream{Conn: nc, key: key}
+	c.socket.open(nc)
+	return c
 }
 
 // Close ends the connection below TLS. The end of TLS would be a write, which
@@ -110,7 +114,7 @@ func (u *upstreams) get(ctx context.Context, base *url.URL, fresh bool) (*upstre
 			return nil, err
 		}
 	}
-	return &upstream{Conn: nc, br: bufio.NewReaderSize(nc, 16<<10), key: key}, nil
+	return newUpstream(nc, key), nil
 }
 
 func hostPort(base *url.URL) string {
@@ -275,96 +279,4 @@ func appendUpstreamHeader(dst []byte, r *upstreamRequest) []byte {
 		}
 	}
 	return append(dst, "\r\n\r\n"...)
-}
-
-// upstreamBody reads a response body by the framing its header announced and
-// knows whether it ended as announced.
-type upstreamBody struct {
-	c       *upstream
-	r       io.Reader
-	left    int64 // bytes still announced; -1 for chunked, -2 for until close
-	clean   bool  // the body ended as announced
-	toClose bool  // the connection can't be used again
-}
-
-func newUpstreamBody(c *upstream) *upstreamBody {
-	b := &upstreamBody{c: c, left: int64(c.header.ContentLength()), toClose: c.header.ConnectionClose() || c.early}
-	switch {
-	case b.left == -1:
-		b.r = httputil.NewChunkedReader(c.br)
-	case b.left < 0:
-		b.left, b.r, b.toClose = -2, c.br, true
-	default:
-		b.r = c.br
-	}
-	return b
-}
-
-// wait blocks until a byte of the body can be read or the deadline passes,
-// and consumes nothing.
-func (b *upstreamBody) wait(deadline time.Time) error {
-	if b.c.br.Buffered() > 0 || b.left == 0 {
-		return nil
-	}
-	if err := b.c.SetReadDeadline(deadline); err != nil {
-		return err
-	}
-	_, err := b.c.br.Peek(1)
-	if err == io.EOF {
-		return nil // the read that follows says what the end means
-	}
-	return err
-}
-
-// Read implements io.Reader. io.EOF means the body ended as it was announced;
-// a body cut short is io.ErrUnexpectedEOF.
-func (b *upstreamBody) Read(p []byte) (int, error) {
-	if b.clean || b.left == 0 {
-		b.clean = true
-		return 0, io.EOF
-	}
-	if b.left > 0 && int64(len(p)) > b.left {
-		p = p[:b.left]
-	}
-	n, err := b.r.Read(p)
-	switch {
-	case b.left > 0:
-		b.left -= int64(n)
-		if b.left == 0 {
-			b.clean, err = true, nil
-		} else if err == io.EOF {
-			err = io.ErrUnexpectedEOF
-		}
-	case b.left == -1 && err == io.EOF:
-		if terr := b.skipTrailer(); terr != nil {
-			return n, terr
-		}
-		b.clean = true
-	case b.left == -2 && err == io.EOF:
-		b.clean = true
-	}
-	return n, err
-}
-
-// skipTrailer reads what follows the last chunk, up to 4 KiB of it.
-func (b *upstreamBody) skipTrailer() error {
-	for total := 0; total < 4<<10; {
-		line, err := b.c.br.ReadSlice('\n')
-		if err != nil {
-			if err == io.EOF {
-				err = io.ErrUnexpectedEOF
-			}
-			return err
-		}
-		total += len(line)
-		if len(line) <= 2 {
-			return nil
-		}
-	}
-	return errors.New("the worker's trailer is longer than 4 KiB")
-}
-
-// reusable reports whether the connection may serve another request.
-func (b *upstreamBody) reusable() bool {
-	return b.clean && !b.toClose && b.c.br.Buffered() == 0
 }

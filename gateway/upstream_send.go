@@ -1,13 +1,11 @@
 package gateway
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"syscall"
 	"time"
 
-	"github.com/valyala/fasthttp"
 	"golang.org/x/sys/unix"
 )
 
@@ -112,35 +110,4 @@ func peeked(sc syscall.Conn) error {
 		return net.ErrClosed
 	}
 	return got
-}
-
-// hear blocks until a byte of the answer has come or the deadline passes, and
-// consumes nothing.
-func (c *upstream) hear(until time.Time) error {
-	if err := c.SetReadDeadline(until); err != nil {
-		return err
-	}
-	_, err := c.br.Peek(1)
-	return err
-}
-
-// readHeader reads the final response header, passing over interim ones.
-func (c *upstream) readHeader(deadline time.Time) error {
-	if err := c.SetReadDeadline(deadline); err != nil {
-		return err
-	}
-	for range 8 {
-		c.header.Reset()
-		if err := c.header.Read(c.br); err != nil {
-			return err
-		}
-		status := c.header.StatusCode()
-		if status >= 200 {
-			return nil
-		}
-		if status == fasthttp.StatusSwitchingProtocols {
-			break
-		}
-	}
-	return errors.New("the worker sent only interim responses")
 }

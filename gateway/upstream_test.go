@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bufio"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -25,7 +24,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 		put := func() {
 			ours, other := net.Pipe()
 			theirs = append(theirs, other)
-			u.put(&upstream{Conn: ours, br: bufio.NewReader(ours), key: "http://a"})
+			u.put(newUpstream(ours, "http://a"))
 		}
 		left := func() (workers int, sweeping bool) {
 			u.mu.Lock()
@@ -93,7 +92,7 @@ func TestUnaskedBytesAreNoAnswer(t *testing.T) {
 					return c
 				}
 				c := get()
-				if _, err := c.br.ReadByte(); err != nil {
+				if _, err := c.readSome(make([]byte, 1)); err != nil {
 					t.Fatal(err)
 				}
 				u.put(c)

@@ -27,6 +27,9 @@ func FuzzScanner(f *testing.F) {
 		if !slices.Equal(got, want) || rest != wantRest {
 			t.Fatalf("cut in %d:\n got %+v, rest %q\nwant %+v, rest %q", len(pieces), got, rest, want, wantRest)
 		}
+		if got, rest := scanLent(t, NewScanner(1000), pieces...); !slices.Equal(got, want) || rest != wantRest {
+			t.Fatalf("lent in %d:\n got %+v, rest %q\nwant %+v, rest %q", len(pieces), got, rest, want, wantRest)
+		}
 		s := NewScanner(1000)
 		events, _ := scan(t, s, stream)
 		whole := ""

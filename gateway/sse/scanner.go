@@ -20,8 +20,9 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("cannot read an event of more than %d bytes", e.Limit)
 }
 
-// Event is one event of a stream. Its slices are views into the scanner's
-// memory, valid until the next call of Feed or Reset; they must not be changed.
+// Event is one event of a stream. Its slices are views into the scanner's memory,
+// or what it was lent, valid until the next call of Feed, Lend, Keep or Reset; they
+// must not be changed.
 type Event struct {
 	// Raw is the exact bytes of the event, from the end of the previous event
 	// up to and with the blank line. The Raw of all events one after another,
@@ -66,6 +67,9 @@ type Scanner struct {
 	limit int
 	join  []byte // joined data of events with several data lines
 	err   error
+
+	own  []byte // the scanner's memory while buf is lent to it
+	lent bool
 }
 
 type lineEnd uint8
@@ -93,6 +97,7 @@ const maxKept = 64 << 10
 // Reset makes the Scanner ready for another stream. It keeps its limit, and its
 // buffers unless they have grown large.
 func (s *Scanner) Reset() {
+	s.Keep()
 	*s = Scanner{buf: kept(s.buf), join: kept(s.join), limit: s.limit}
 }
 
@@ -115,6 +120,44 @@ func (s *Scanner) Feed(p []byte) {
 	}
 	s.join = s.join[:0]
 	s.buf = append(s.buf, p...)
+}
+
+// Lend is Feed without a copy: until Keep the scanner reads p itself, which must
+// not change. Where an event is half in p and half in what was fed before, p is
+// copied after all.
+func (s *Scanner) Lend(p []byte) {
+	if s.lent || s.Pending() > 0 {
+		s.Feed(p)
+		return
+	}
+	s.own, s.buf, s.lent = s.buf[:0], p[:len(p):len(p)], true
+	s.start, s.pos, s.line = 0, 0, 0
+	s.join = s.join[:0]
+}
+
+// maxIdle is the largest buffer that Keep leaves a Scanner with nothing in it.
+const maxIdle = 1 << 10
+
+// Keep ends what Lend began: the scanner copies what it still needs, and drops
+// the memory that it needs no more. Like Feed it ends the validity of every Event
+// handed out before.
+func (s *Scanner) Keep() {
+	rest := s.buf[s.start:]
+	if s.lent {
+		s.buf, s.own, s.lent = append(s.own[:0], rest...), nil, false
+	} else {
+		s.buf = s.buf[:copy(s.buf, rest)]
+	}
+	s.pos -= s.start
+	s.line -= s.start
+	s.start = 0
+	s.join = s.join[:0]
+	if len(s.buf) == 0 && cap(s.buf) > maxIdle {
+		s.buf = nil
+	}
+	if cap(s.join) > maxIdle {
+		s.join = nil
+	}
 }
 
 // Next returns the next complete event. It reports false when more bytes are

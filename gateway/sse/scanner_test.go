@@ -49,6 +49,25 @@ func scan(t testing.TB, s *Scanner, pieces ...[]byte) (events []copied, rest str
 	return events, rest
 }
 
+// scanLent is scan with memory that is lent to the scanner and used for something else
+// afterwards.
+func scanLent(t testing.TB, s *Scanner, pieces ...[]byte) (events []copied, rest string) {
+	t.Helper()
+	for _, p := range pieces {
+		p = bytes.Clone(p)
+		s.Lend(p)
+		for ev, ok := s.Next(); ok; ev, ok = s.Next() {
+			events = append(events, copyOf(ev))
+		}
+		s.Keep()
+		for i := range p {
+			p[i] = 'X'
+		}
+	}
+	more, rest := scan(t, s)
+	return append(events, more...), rest
+}
+
 func TestScannerFraming(t *testing.T) {
 	data := func(raw, data string) copied { return copied{raw: raw, data: data, hasData: true} }
 	none := func(raw string) copied { return copied{raw: raw} }
