@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sluicegate/sluice/gateway"
+	"github.com/sluicegate/sluice/gateway/anthropic/translate"
 	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/scoring/tokenize"
 	"github.com/sluicegate/sluice/scoring/tokenize/verify"
@@ -105,7 +106,7 @@ func newTokenizers(cfg *Config, load tokenizerLoader, workers *roster, log *slog
 			}
 			mt.local = local
 			mt.checker = verify.New(verify.Options{
-				Model: m.Name, Local: local.Append, Workers: func() []verify.Worker { return t.verifiers(mt) },
+				Model: m.Name, Local: mt.append, Probes: append(verify.DefaultProbes(), verify.MessagesProbes()...), Workers: func() []verify.Worker { return t.verifiers(mt) },
 				Every: c.SampleEvery, Log: log,
 			})
 		}
@@ -238,6 +239,8 @@ func (t *tokenizers) findHere(ctx context.Context, m *modelTokenizer, dst *token
 			return fromNobody
 		}
 		return fromClient
+	case m.local != nil && req.Operation == wire.Messages && !m.checker.Trusts(messagesShapeOf(req)):
+		return fromNobody // no other chat can be made of it, so there is no use in asking about this one
 	case m.local != nil && m.checker.Trusts(shape):
 		err := m.local.Append(ctx, dst, kind, body)
 		if err == nil && dst.Beginning {
@@ -341,6 +344,33 @@ func kindOf(req *wire.Request) tokenize.Kind {
 		}
 	}
 	return tokenize.Chat
+}
+
+// append is the local tokenizer as it is compared with workers: of a messages body it
+// finds what it finds of the chat that is made of it.
+func (m *modelTokenizer) append(ctx context.Context, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) error {
+	if kind == tokenize.Messages {
+		form, err := translate.AppendChat(nil, body, translate.ForTokens, nil)
+		if err != nil {
+			return fmt.Errorf("%w: no chat can be made of the messages", tokenize.ErrUnsupported)
+		}
+		kind, body = tokenize.Chat, form
+	}
+	return m.local.Append(ctx, dst, kind, body)
+}
+
+// messagesShapeOf is the shape that a messages request is judged as besides that of
+// the chat which is made of it.
+func messagesShapeOf(req *wire.Request) verify.Shape {
+	switch f := req.Features; {
+	case f&(wire.TemplateSettings|wire.PromptSettings) != 0:
+		return verify.MessagesSettings
+	case f&(wire.Tools|wire.ToolCalls) != 0:
+		return verify.MessagesTools
+	case f&wire.ContentParts != 0:
+		return verify.MessagesParts
+	}
+	return verify.MessagesPlain
 }
 
 // shapeOf is the shape that a request is judged as: that of the feature that

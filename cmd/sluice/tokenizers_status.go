@@ -41,10 +41,14 @@ func (m *modelTokenizer) state() tokenState {
 		return tokensRemote
 	}
 	st := m.checker.Status()
-	wrong := 0
+	wrong, judged := 0, 0
 	for i := range st.Shapes {
-		if st.Shapes[i].State == verify.Mismatch {
+		switch st.Shapes[i].State {
+		case verify.Mismatch:
 			wrong++
+			judged++
+		case verify.Verified:
+			judged++
 		}
 	}
 	switch {
@@ -52,7 +56,7 @@ func (m *modelTokenizer) state() tokenState {
 		return tokensUnverified
 	case wrong == 0:
 		return tokensVerified
-	case wrong == len(st.Shapes):
+	case wrong == judged:
 		return tokensMismatch
 	}
 	return tokensPartial

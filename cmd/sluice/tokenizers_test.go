@@ -484,6 +484,26 @@ func TestShapeOf(t *testing.T) {
 	}
 }
 
+func TestMessagesShapeOf(t *testing.T) {
+	for members, want := range map[string]verify.Shape{
+		`"messages":[{"role":"user","content":"a"}]`:                                                                verify.MessagesPlain,
+		`"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":[{"type":"text","text":"a"}]}]`: verify.MessagesPlain,
+		`"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]`:            verify.MessagesParts,
+		`"messages":[],"tools":[{"name":"t","input_schema":{}}]`:                                                    verify.MessagesTools,
+		`"messages":[{"role":"user","content":[{"type":"tool_result","content":"a"},{"type":"text","text":"b"}]}]`:  verify.MessagesTools,
+		`"messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"a"}]}],"tools":[{"name":"t"}]`:   verify.MessagesSettings,
+		`"messages":[],"thinking":{"type":"disabled"}`:                                                              verify.MessagesSettings,
+	} {
+		var req wire.Request
+		if err := scanBody(&req, wire.Messages, []byte(`{"model":"m","max_tokens":1,`+members+`}`)); err != nil {
+			t.Fatal(err)
+		}
+		if got := messagesShapeOf(&req); got != want {
+			t.Errorf("%s is %v, want %v", members, got, want)
+		}
+	}
+}
+
 // TestPromptsReachNoOtherPool: only workers of the pools that a decision leaves are
 // asked about a request, or shown it as a sample; without any nobody is. The probes,
 // which hold nothing of a client, go everywhere.

@@ -10,6 +10,9 @@ const (
 	// Completion is a completions body: a text, a list of texts, token ids, or a
 	// list of lists of token ids.
 	Completion
+	// Messages is a body of Anthropic's Messages API. Only workers understand it,
+	// and they tell how long its prompt is and not its ids.
+	Messages
 )
 
 // String names the kind for messages.
@@ -19,6 +22,8 @@ func (k Kind) String() string {
 		return "chat"
 	case Completion:
 		return "completion"
+	case Messages:
+		return "messages"
 	default:
 		return "unknown"
 	}
@@ -35,13 +40,15 @@ type Prompts struct {
 	// Beginning is set when the last prompt goes on with something that has no
 	// known ids, such as an image: its ids are those before that.
 	Beginning bool
+	// Length is that of the one prompt whose ids were not told; else 0.
+	Length int
 }
 
 // Reset empties p and keeps its memory.
 func (p *Prompts) Reset() {
 	p.IDs = p.IDs[:0]
 	p.Ends = p.Ends[:0]
-	p.Beginning = false
+	p.Beginning, p.Length = false, 0
 }
 
 // Len is the number of prompts.

@@ -65,7 +65,12 @@ type StatusError struct {
 
 // Error implements error.
 func (e *StatusError) Error() string {
-	return fmt.Sprintf("worker answered /tokenize with %d %s", e.Code, http.StatusText(e.Code))
+	return fmt.Sprintf("worker answered with %d %s", e.Code, http.StatusText(e.Code))
+}
+
+// Absent tells whether the worker has no such route.
+func (e *StatusError) Absent() bool {
+	return e.Code == http.StatusNotFound || e.Code == http.StatusMethodNotAllowed || e.Code == http.StatusNotImplemented
 }
 
 // NewRemote returns a client with the given bounds.
@@ -93,7 +98,8 @@ func NewRemote(opts RemoteOptions) *Remote {
 
 // Append adds the prompts of body to dst, as the worker tokenises them. Prompts
 // that are token ids already are added without a call; a list of texts costs one
-// call each. On an error dst is as before.
+// call each. Of a messages body only the length is learned. On an error dst is as
+// before.
 //
 // Errors: ErrInvalid for a body that is no request of its kind, ErrUnsupported
 // for a prompt /tokenize cannot express or that is too much to ask, *StatusError
@@ -128,6 +134,8 @@ func (r *Remote) append(ctx context.Context, to Target, dst *Prompts, kind Kind,
 		asks, err = chatQuestion(fields)
 	case Completion:
 		asks, err = completionQuestions(dst, fields)
+	case Messages:
+		return r.count(ctx, worker, to, dst, fields)
 	default:
 		panic("BUG: tokenize: unknown kind of request")
 	}
@@ -298,14 +306,23 @@ func completionPrompts(raw json.RawMessage) (texts []json.RawMessage, ids [][]ui
 
 // call posts one question and appends the answer's ids as one prompt.
 func (r *Remote) call(ctx context.Context, to Target, ask question, dst *Prompts) error {
-	endpoint, err := url.JoinPath(to.URL, "tokenize")
+	data, err := r.post(ctx, to, "tokenize", ask)
 	if err != nil {
-		return errors.New("worker address is no URL")
+		return err
+	}
+	return appendAnswer(dst, data)
+}
+
+// post puts a question to one of the worker's routes and returns the answer.
+func (r *Remote) post(ctx context.Context, to Target, path string, ask question) ([]byte, error) {
+	endpoint, err := url.JoinPath(to.URL, path)
+	if err != nil {
+		return nil, errors.New("worker address is no URL")
 	}
 	ask["model"] = mustMarshal(to.Model)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, bytes.NewReader(mustMarshal(ask)))
 	if err != nil {
-		return errors.New("worker address is no URL")
+		return nil, errors.New("worker address is no URL")
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if to.APIKey != "" {
@@ -313,7 +330,7 @@ func (r *Remote) call(ctx context.Context, to Target, ask question, dst *Prompts
 	}
 	resp, err := r.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("cannot reach the worker: %w", err)
+		return nil, fmt.Errorf("cannot reach the worker: %w", err)
 	}
 	defer resp.Body.Close()
 
@@ -322,16 +339,51 @@ func (r *Remote) call(ctx context.Context, to Target, ask question, dst *Prompts
 		// What is left of a short answer is read so that the connection can be
 		// used again.
 		_, _ = io.Copy(io.Discard, io.LimitReader(body, 64<<10))
-		return &StatusError{Code: resp.StatusCode}
+		return nil, &StatusError{Code: resp.StatusCode}
 	}
 	data, err := io.ReadAll(body)
 	if err != nil {
-		return fmt.Errorf("cannot read the worker's answer: %w", err)
+		return nil, fmt.Errorf("cannot read the worker's answer: %w", err)
 	}
 	if int64(len(data)) > r.opts.MaxAnswer {
-		return fmt.Errorf("worker's answer is longer than the %d bytes allowed", r.opts.MaxAnswer)
+		return nil, fmt.Errorf("worker's answer is longer than the %d bytes allowed", r.opts.MaxAnswer)
 	}
-	return appendAnswer(dst, data)
+	return data, nil
+}
+
+// count learns the length of a messages body's prompt. A worker without the route
+// is not at fault.
+func (r *Remote) count(ctx context.Context, worker *remoteWorker, to Target, dst *Prompts, body question) error {
+	var absent error
+	err := worker.do(ctx, func() error {
+		ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+		defer cancel()
+		data, err := r.post(ctx, to, "v1/messages/count_tokens", body)
+		if status, ok := errors.AsType[*StatusError](err); ok && status.Absent() {
+			absent = err
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return takeCount(dst, data)
+	})
+	if err != nil {
+		return err
+	}
+	return absent
+}
+
+// takeCount notes the length of the prompt that an answer of count_tokens tells.
+func takeCount(dst *Prompts, data []byte) error {
+	var answer struct {
+		Input int `json:"input_tokens"`
+	}
+	if err := json.Unmarshal(data, &answer); err != nil || answer.Input < 1 {
+		return errors.New("worker's answer has no count of tokens")
+	}
+	dst.Length = answer.Input
+	return nil
 }
 
 // appendAnswer adds the token ids of an answer of /tokenize to dst as one prompt,

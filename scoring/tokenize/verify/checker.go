@@ -3,6 +3,7 @@ package verify
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -70,6 +71,7 @@ type Options struct {
 type Checker struct {
 	opts     Options
 	verdicts [shapes]verdict
+	probed   [shapes]bool // shapes that there are probes for; the others are not judged
 	samples  chan Probe
 	wake     chan struct{} // holds one
 
@@ -106,6 +108,9 @@ func New(opts Options) *Checker {
 	for i := range c.verdicts {
 		c.verdicts[i].Shape = Shape(i)
 		c.verdicts[i].fresh.Store(freshSamples)
+	}
+	for i := range opts.Probes {
+		c.probed[opts.Probes[i].Shape] = true
 	}
 	return c
 }
@@ -182,11 +187,13 @@ type Status struct {
 	Shapes                 []ShapeStatus
 }
 
-// Status returns the state as of now, with all shapes in order.
+// Status returns the state as of now, with all shapes that are judged in order.
 func (c *Checker) Status() Status {
 	s := Status{Compared: c.compared.Load(), Disagreements: c.disagreements.Load(), Dropped: c.dropped.Load()}
 	for i := range c.verdicts {
-		s.Shapes = append(s.Shapes, c.verdicts[i].status())
+		if c.probed[i] {
+			s.Shapes = append(s.Shapes, c.verdicts[i].status())
+		}
 	}
 	return s
 }
@@ -266,7 +273,7 @@ func (c *Checker) forget(workers []Worker) {
 // probe puts all probes to a worker. It reports false if the worker can't be
 // asked; a single probe may fail, since it may be what breaks the worker.
 func (c *Checker) probe(ctx context.Context, w *Worker) bool {
-	equal, failed, shown := 0, 0, [shapes]bool{}
+	equal, skipped, failed, shown := 0, 0, 0, [shapes]bool{}
 	for i := range c.opts.Probes {
 		p := &c.opts.Probes[i]
 		switch res, at := c.ask(ctx, w, p); res {
@@ -285,9 +292,11 @@ func (c *Checker) probe(ctx context.Context, w *Worker) bool {
 			shown[p.Shape] = true
 		case undecided:
 			c.verdicts[p.Shape].undecided(false)
+		case notOffered:
+			skipped++
 		}
 	}
-	if equal == len(c.opts.Probes) {
+	if equal > 0 && equal+skipped == len(c.opts.Probes) {
 		c.opts.Log.Info("the local tokenizer agrees with the worker", "model", c.opts.Model, "worker", w.Name, "comparisons", equal)
 	}
 	return true
@@ -297,6 +306,9 @@ func (c *Checker) probe(ctx context.Context, w *Worker) bool {
 func (c *Checker) ask(ctx context.Context, w *Worker, p *Probe) (res result, at int) {
 	var local, engine tokenize.Prompts
 	engineErr := w.Tokenise(ctx, &engine, p.Kind, p.Body)
+	if status, ok := errors.AsType[*tokenize.StatusError](engineErr); ok && p.Kind == tokenize.Messages && status.Absent() {
+		return notOffered, 0
+	}
 	return compare(&local, c.opts.Local(ctx, &local, p.Kind, p.Body), &engine, engineErr)
 }
 
@@ -332,7 +344,7 @@ func (c *Checker) recheck(ctx context.Context, s Shape, evidence *Probe, workers
 				return
 			case agree:
 				agreed++
-			case undecided:
+			case undecided, notOffered:
 			}
 		}
 	}
@@ -370,7 +382,7 @@ func (c *Checker) judge(ctx context.Context, s *Probe) {
 		for i := range c.verdicts {
 			c.verdicts[i].fresh.Store(freshSamples)
 		}
-	case undecided, unavailable:
+	case undecided, unavailable, notOffered:
 		v.undecided(true)
 	}
 }

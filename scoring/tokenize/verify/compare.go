@@ -28,6 +28,9 @@ const (
 	undecided
 	// unavailable: the engine can't be asked.
 	unavailable
+	// notOffered: the engine has no such route, so that nothing is compared and
+	// nothing is wrong.
+	notOffered
 )
 
 // compare compares what the two made of one body. at is the index of the first
@@ -52,6 +55,15 @@ func compare(local *tokenize.Prompts, localErr error, engine *tokenize.Prompts, 
 	}
 	if localErr != nil {
 		return disagree, 0
+	}
+	if engine.Length > 0 { // All that is known of it.
+		if local.Beginning {
+			return undecided, 0
+		}
+		if len(local.IDs) == engine.Length {
+			return agree, 0
+		}
+		return disagree, min(len(local.IDs), engine.Length)
 	}
 	if slices.Equal(local.IDs, engine.IDs) && slices.Equal(local.Ends, engine.Ends) {
 		return agree, 0

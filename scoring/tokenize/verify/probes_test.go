@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/sluicegate/sluice/scoring/tokenize"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/probes.json anew; run testdata/record.py after it")
@@ -48,10 +46,10 @@ func TestProbesAreRecorded(t *testing.T) {
 
 func TestEveryShapeIsProbed(t *testing.T) {
 	n := make(map[Shape]int)
-	for _, p := range DefaultProbes() {
+	for _, p := range append(DefaultProbes(), MessagesProbes()...) {
 		n[p.Shape]++
-		if isChat := strings.HasPrefix(p.Shape.String(), "chat-"); isChat != (p.Kind == tokenize.Chat) {
-			t.Errorf("a probe of the shape %v is a %v", p.Shape, p.Kind)
+		if kind := p.Kind.String(); !strings.HasPrefix(p.Shape.String(), kind+"-") || !json.Valid(p.Body) {
+			t.Errorf("a probe of the shape %v is a %v", p.Shape, kind)
 		}
 	}
 	for _, s := range Shapes() {

@@ -26,6 +26,17 @@ const (
 	CompletionText
 	// CompletionTexts is a list of texts.
 	CompletionTexts
+	// MessagesPlain is a conversation of Anthropic's Messages API in nothing but
+	// texts. The shapes of that API are about the chat that the engine makes of it,
+	// and only the length of the prompt is compared.
+	MessagesPlain
+	// MessagesParts has content of several blocks.
+	MessagesParts
+	// MessagesTools declares tools, calls them or holds what they returned.
+	MessagesTools
+	// MessagesSettings says how to think, sets template variables or brings
+	// thinking along.
+	MessagesSettings
 
 	shapes // counts them
 )
@@ -47,6 +58,7 @@ func (s Shape) String() string {
 	return [...]string{
 		"chat-plain", "chat-system", "chat-turns", "chat-parts", "chat-tools", "chat-tool-calls", "chat-kwargs",
 		"chat-continue", "completion-text", "completion-texts",
+		"messages-plain", "messages-parts", "messages-tools", "messages-settings",
 	}[s]
 }
 
