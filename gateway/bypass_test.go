@@ -73,6 +73,7 @@ func spellings() []spelling {
 		{name: "unknown keys before it", send: post(body(func(s string) string { return `{"Model":"other","MODEL":1,"x":{"model":"other"},` + s[1:] }))},
 		{name: "a query", send: post(target(func(s string) string { return s + "?model=other&x=/v1/models" }))},
 		{name: "absolute form", send: post(target(func(s string) string { return "http://elsewhere.test" + s }))},
+		{name: "absolute form in capitals", send: post(target(func(s string) string { return "HTTPS://ELSEWHERE.TEST:1" + s }))},
 		{name: "chunked", send: func(r *rig, to string, c *operationCase, more ...string) *gatewaytest.Client {
 			conn := r.dial()
 			text := c.body("m", marker, more...)

@@ -257,17 +257,21 @@ func TestCacheSaltVectors(t *testing.T) {
 	}
 }
 
+var idPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+
 // FuzzFindRoute holds route matching to plain equality of bytes.
 func FuzzFindRoute(f *testing.F) {
 	for _, s := range []string{
 		"/v1/chat/completions", "/v1/chat/completions?x=1", "http://h/v1/models", "/v1/models/a%2Fb", "//v1/models", "/v1/models/", "*", "", "http://h", "/v1/messages",
+		"HTTPS://H/v1/embeddings", "/v1/responses/resp_1", "/v1/responses/r-1/cancel?x", "/v1/responses/r/input_items", "/v1/responses/", "/v1/responses/a.b", "/v1/responses/r/x",
 	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, target string) {
 		path, _, _ := strings.Cut(target, "?")
 		for _, scheme := range []string{"http://", "https://"} {
-			if rest, ok := strings.CutPrefix(path, scheme); ok {
+			if len(path) > len(scheme) && strings.EqualFold(path[:len(scheme)], scheme) {
+				rest := path[len(scheme):]
 				_, after, found := strings.Cut(rest, "/")
 				path = "/"
 				if found {
@@ -279,6 +283,13 @@ func FuzzFindRoute(f *testing.F) {
 		want := routes[path]
 		if want == nil && strings.HasPrefix(path, "/v1/models/") && len(path) > len("/v1/models/") {
 			want = routeModel
+		}
+		for _, r := range storedRoutes {
+			id, ok := strings.CutPrefix(path, "/v1/responses/")
+			id, ends := strings.CutSuffix(id, strings.TrimPrefix(r.template, "/v1/responses/{id}"))
+			if ok && ends && idPattern.MatchString(id) {
+				want = r
+			}
 		}
 		if got, _ := findRoute([]byte(target)); got != want {
 			t.Errorf("%q: got %v, want %v", target, got, want)

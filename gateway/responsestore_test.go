@@ -246,3 +246,35 @@ func TestStoredResponsesOfOthers(t *testing.T) {
 		t.Errorf("policies were asked %d times, the worker %d", seen, len(worker.Seen()))
 	}
 }
+
+// TestStoredResponseIsDeleted: HEAD is GET without its body, and what was deleted is
+// unknown from then on, without a question to its worker.
+func TestStoredResponseIsDeleted(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.JSON(200, `{"id":"resp_1","object":"response"}`))
+	r := newRig(t, []string{worker.URL()}, allEndpoints(), withStore())
+	r.g.responses.bind(time.Now(), storedResponse{id: "resp_1", tenant: "acme", model: "m", pool: "p", worker: 1})
+	conn := r.dial()
+	if err := conn.Write(gatewaytest.RequestText("HEAD", "/v1/responses/resp_1", "", "Authorization: Bearer "+goodKey, "Connection: close")); err != nil {
+		t.Fatal(err)
+	}
+	if text := conn.Closed(); !strings.HasPrefix(text, "HTTP/1.1 200 OK\r\n") || !strings.HasSuffix(text, "\r\n\r\n") || !strings.Contains(text, "Content-Length: 35\r\n") {
+		t.Errorf("got %q", text)
+	}
+	if seen := worker.Next(t); seen.Method != "GET" {
+		t.Errorf("the worker got %s", seen.Method)
+	}
+	if resp, text := r.get("DELETE", "/v1/responses/resp_1"); resp.StatusCode != 200 {
+		t.Errorf("got %d %s", resp.StatusCode, text)
+	}
+	if seen := worker.Next(t); seen.Method != "DELETE" || seen.Target != "/v1/responses/resp_1" {
+		t.Errorf("the worker got %s %s", seen.Method, seen.Target)
+	}
+	for _, method := range []string{"GET", "DELETE"} {
+		resp, text := r.get(method, "/v1/responses/resp_1")
+		wantError(t, resp, text, 404, "response_not_found")
+	}
+	r.idle()
+	if n := len(worker.Seen()); n != 2 {
+		t.Errorf("the worker got %d requests, want 2", n)
+	}
+}

@@ -71,10 +71,10 @@ func findRoute(target []byte) (*route, dialect) {
 }
 
 // targetPath is the raw path of a request target; of an absolute-form target
-// the scheme and authority are passed over.
+// the scheme, which has no case, and authority are passed over.
 func targetPath(target []byte) []byte {
 	for _, scheme := range []string{"http://", "https://"} {
-		if len(target) > len(scheme) && string(target[:len(scheme)]) == scheme {
+		if len(target) > len(scheme) && bytes.EqualFold(target[:len(scheme)], []byte(scheme)) {
 			rest := target[len(scheme):]
 			i := bytes.IndexAny(rest, "/?")
 			if i < 0 || rest[i] == '?' {

@@ -53,6 +53,16 @@ func findStored(path []byte) *route {
 	return nil
 }
 
+// StoredResponseRoute is the template of the route of a stored response that a path is of;
+// false if it is none. Policies see it as the operation stored_responses, without a model.
+func StoredResponseRoute(path string) (template string, ok bool) {
+	r := findStored([]byte(path))
+	if r == nil {
+		return "", false
+	}
+	return r.template, true
+}
+
 // storedID is the id in the path of a stored response, and what comes behind it.
 func storedID(path []byte) (id, behind []byte) {
 	rest, ok := bytes.CutPrefix(path, responsePrefix)

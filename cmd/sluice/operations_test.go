@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -108,6 +109,44 @@ func TestOperationsEndToEnd(t *testing.T) {
 	for _, line := range strings.Split(text, "\n") {
 		if strings.HasPrefix(line, "sluice_route_token_disagreements_total{") && !strings.HasSuffix(line, " 0") {
 			t.Errorf("prompts were found to be of another length than the engine's: %s", line)
+		}
+	}
+}
+
+// TestExplainedOperations: the other operations are explained as the gateway sees them.
+func TestExplainedOperations(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"tenants.yaml": "tenants: [ { id: acme } ]\n"})
+	l := &policyLoader{now: scriptNow(), cfg: &Config{
+		Tenants: TenantsConfig{File: filepath.Join(dir, "tenants.yaml")}, Models: []ModelConfig{{Name: "m", ContextLength: 100}},
+	}}
+	for _, c := range []struct {
+		path, body, operation, template string
+		tools                           string
+		fault                           string
+	}{
+		{"/v1/responses", `{ model: m, input: hi, tools: [ { type: web_search } ], max_output_tokens: 5 }`, "responses", "/v1/responses", "web_search", ""},
+		{"/v1/responses", `{ model: m, input: hi, conversation: c }`, "", "", "", "conversation"},
+		{"/v1/embeddings", `{ model: m, input: [ a, b ] }`, "embeddings", "/v1/embeddings", "", ""},
+		{"/tokenize", `{ model: m, prompt: a }`, "tokenize", "/tokenize", "", ""},
+		{"/detokenize", `{ model: m, tokens: [ 1, 2 ] }`, "detokenize", "/detokenize", "", ""},
+		{"/v1/responses/resp_1", `{}`, "stored_responses", "/v1/responses/{id}", "", ""},
+		{"/v1/responses/resp_1/cancel", `{}`, "stored_responses", "/v1/responses/{id}/cancel", "", ""},
+		{"/v1/responses/resp.1", `{}`, "", "", "", "no path"},
+	} {
+		write(t, dir, map[string]string{"request.yaml": "http: { method: POST, path: " + c.path + ", headers: {}, body: " + c.body + " }\n"})
+		in, err := l.request(t.Context(), filepath.Join(dir, "request.yaml"), "", nil)
+		if c.fault != "" {
+			if err == nil || !strings.Contains(err.Error(), c.fault) {
+				t.Errorf("%s: %v, want a word about %s", c.path, err, c.fault)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", c.path, err)
+		}
+		if r := in.Request; r.Operation != c.operation || r.Path != c.template || r.Dialect != "openai" || strings.Join(r.ToolNames, " ") != c.tools {
+			t.Errorf("%s is explained as %+v", c.path, r)
 		}
 	}
 }

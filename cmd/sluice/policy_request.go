@@ -235,11 +235,11 @@ func (l *policyLoader) http(ctx context.Context, h *policy.HTTPDoc, values map[s
 				values["request.dialect"] = "anthropic"
 			}
 		}
-		values["request.operation"], values["request.path"] = "models", path
-		for _, name := range []string{"model", "requested_model", "model_family"} {
-			values["request."+name] = ""
-		}
-		setContent(values, policy.Content{ScanStatus: "complete"}) // there is no body
+		withoutBody(values, "models", path)
+		return 0, nil
+	}
+	if template, stored := gateway.StoredResponseRoute(path); stored {
+		withoutBody(values, "stored_responses", template)
 		return 0, nil
 	}
 	if !known {
@@ -264,6 +264,15 @@ func (l *policyLoader) http(ctx context.Context, h *policy.HTTPDoc, values map[s
 		}
 	}
 	return int64(q.PromptCount), nil
+}
+
+// withoutBody sets what policies see of a request that has no body to be read, and so no model.
+func withoutBody(values map[string]any, operation, template string) {
+	values["request.operation"], values["request.path"] = operation, template
+	for _, name := range []string{"model", "requested_model", "model_family"} {
+		values["request."+name] = ""
+	}
+	setContent(values, policy.Content{ScanStatus: "complete"})
 }
 
 // content scans a body with the configuration's detectors. Those outside of this process get no text here:

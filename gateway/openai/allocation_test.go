@@ -30,6 +30,13 @@ func TestScanAllocatesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+	response := []byte(`{"model":"m","stream":true,"instructions":"be brief","tools":[{"type":"web_search"},{"type":"function","name":"f","parameters":{}}],` +
+		`"input":[{"role":"user","content":[{"type":"input_text","text":"hello"}]},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"}]}`)
+	allocations(t, "a scan of a response", func() {
+		if err := Scan(&req, wire.Responses, response); err != nil {
+			t.Fatal(err)
+		}
+	})
 	ids := []byte(`{"model":"m","prompt":[` + strings.Repeat("12522,", 2000) + `7],"max_tokens":4}`)
 	allocations(t, "a scan of token ids", func() {
 		if err := Scan(&req, wire.Completion, ids); err != nil {

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -282,4 +283,50 @@ func TestTokenForm(t *testing.T) {
 			t.Errorf("%s\n got %s\nwant %s", c.body, got, c.want)
 		}
 	}
+}
+
+// FuzzResponseStream holds what is seen of any event against what the standard library
+// reads of it.
+func FuzzResponseStream(f *testing.F) {
+	for event := range strings.SplitSeq(strings.TrimRight(recordings(f)["responses_stream"].ResponseBody, "\n"), "\n\n") {
+		name, data, _ := strings.Cut(event, "\ndata: ")
+		f.Add(strings.TrimPrefix(name, "event: "), []byte(data))
+	}
+	f.Add("error", []byte(`{"message":"m"}`))
+	f.Add("", []byte(`{"type":"response.failed","response":{"id":"r","usage":{"input_tokens":1e1,"output_tokens":2,"input_tokens_details":{"cached_tokens":11}}}}`))
+	f.Add("response.output_text.delta", []byte(`{"type":5,"delta":{},"sequence_number":-1}`))
+	f.Fuzz(func(t *testing.T, name string, data []byte) {
+		var s ResponseStream
+		flags := s.Observe([]byte(name), data)
+		if !json.Valid(data) {
+			if flags&^wire.Malformed != 0 {
+				t.Fatalf("%q is no JSON but is %v", data, flags)
+			}
+			return
+		}
+		if flags.Has(wire.Malformed) {
+			return // not UTF-8, too deep, no object
+		}
+		if n := s.NextSequence(); n < 0 {
+			t.Fatalf("the next number is %d", n)
+		}
+		if u := s.Usage(); u.Known && (u.Input < 0 || u.Output < 0 || u.CachedKnown && u.Cached > u.Input || u.Reasoning > u.Output) {
+			t.Fatalf("usage %+v of %q", u, data)
+		}
+		if e, failed := s.StreamError(); failed != flags.Has(wire.StreamError) || failed && (e.Status == 0 || e.Body.Code == "") {
+			t.Fatalf("%q is %v with the error %+v", data, flags, e)
+		}
+		var doc map[string]json.RawMessage
+		if err := json.Unmarshal(data, &doc); err != nil {
+			t.Fatalf("%q is %v, and no object: %v", data, flags, err)
+		}
+		if flags.Has(wire.Content) && doc["delta"] == nil || s.Usage().Known && doc["response"] == nil {
+			t.Fatalf("%q is %v with the usage %+v", data, flags, s.Usage())
+		}
+		event := string(ResponsesCodec{}.AppendErrorEvent(nil, wire.ErrorBody{Message: name, Type: wire.TypeServer, Code: "x"}, 502, "r", s.NextSequence()))
+		line := strings.TrimSuffix(strings.TrimPrefix(event, "event: error\ndata: "), "\n\n")
+		if !json.Valid([]byte(line)) || strings.ContainsAny(line, "\r\n") {
+			t.Fatalf("the error event %q is none", event)
+		}
+	})
 }
