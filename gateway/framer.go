@@ -103,10 +103,10 @@ func (s *shortText[A]) whole(buf []byte) []byte {
 
 // pass looks at what has come and returns how many bytes at the beginning of p the
 // server may have; it may move bytes within p to drop a blank line.
-func (g *framer) pass(p []byte) int {
+func (fr *framer) pass(p []byte) int {
 	kept := 0
 	for i := 0; i < len(p); {
-		if n := g.skip(p[i:]); n > 0 {
+		if n := fr.skip(p[i:]); n > 0 {
 			if kept != i {
 				copy(p[kept:], p[i:i+n])
 			}
@@ -114,14 +114,14 @@ func (g *framer) pass(p []byte) int {
 			i += n
 			continue
 		}
-		c, keep := g.step(p[i])
-		if g.fault != nil {
+		c, keep := fr.step(p[i])
+		if fr.fault != nil {
 			break
 		}
 		if keep {
 			p[kept] = c
 			kept++
-			g.passed = g.at != atStart
+			fr.passed = fr.at != atStart
 		}
 		i++
 	}
@@ -129,20 +129,20 @@ func (g *framer) pass(p []byte) int {
 }
 
 // skip returns how many bytes at the beginning of p need no look of their own.
-func (g *framer) skip(p []byte) int {
-	switch g.at {
+func (fr *framer) skip(p []byte) int {
+	switch fr.at {
 	case atBody, atChunk:
-		n := int(min(int64(len(p)), g.left))
-		if g.left -= int64(n); g.left == 0 {
-			if g.at == atChunk {
-				g.at = atChunkEnd
+		n := int(min(int64(len(p)), fr.left))
+		if fr.left -= int64(n); fr.left == 0 {
+			if fr.at == atChunk {
+				fr.at = atChunkEnd
 			} else {
-				g.end()
+				fr.end()
 			}
 		}
 		return n
 	case atValue:
-		if g.frames() {
+		if fr.frames() {
 			return 0
 		}
 		n := 0
@@ -155,166 +155,166 @@ func (g *framer) skip(p []byte) int {
 }
 
 // step takes one byte. It returns the byte to pass on, if keep is true.
-func (g *framer) step(c byte) (out byte, keep bool) {
+func (fr *framer) step(c byte) (out byte, keep bool) {
 	switch {
-	case g.at <= atStartLF:
-		return c, g.stepStart(c)
-	case g.at <= atLineLF:
-		return g.stepLine(c), true
-	case g.at <= atEndLF:
-		g.stepHeader(c)
+	case fr.at <= atStartLF:
+		return c, fr.stepStart(c)
+	case fr.at <= atLineLF:
+		return fr.stepLine(c), true
+	case fr.at <= atEndLF:
+		fr.stepHeader(c)
 	default:
-		g.stepChunk(c)
+		fr.stepChunk(c)
 	}
 	return c, true
 }
 
 // stepStart drops one blank line before a request: old clients send one behind a
 // body, and it is no sign of another request.
-func (g *framer) stepStart(c byte) (keep bool) {
+func (fr *framer) stepStart(c byte) (keep bool) {
 	switch {
-	case g.at == atStart && c == '\r' && !g.blank:
-		g.at, g.blank = atStartLF, true
+	case fr.at == atStart && c == '\r' && !fr.blank:
+		fr.at, fr.blank = atStartLF, true
 		return false
-	case g.at == atStartLF && c == '\n':
-		g.at = atStart
+	case fr.at == atStartLF && c == '\n':
+		fr.at = atStart
 		return false
-	case g.at == atStart && isToken(c):
-		g.at, g.line = atMethod, 1
-		g.target.n, g.version.n, g.trailer, g.extra = 0, 0, false, 0
-		g.framing = framing{}
+	case fr.at == atStart && isToken(c):
+		fr.at, fr.line = atMethod, 1
+		fr.target.n, fr.version.n, fr.trailer, fr.extra = 0, 0, false, 0
+		fr.framing = framing{}
 		return true
 	}
-	g.refuse("the request does not begin with a request line")
+	fr.refuse("the request does not begin with a request line")
 	return false
 }
 
 // stepLine takes a byte of the request line.
-func (g *framer) stepLine(c byte) byte {
-	if g.line++; g.line > maxRequestLine+1 && c != '\n' {
-		g.fault = uriTooLong()
+func (fr *framer) stepLine(c byte) byte {
+	if fr.line++; fr.line > maxRequestLine+1 && c != '\n' {
+		fr.fault = uriTooLong()
 		return c
 	}
-	switch g.at {
+	switch fr.at {
 	case atMethod:
 		switch {
 		case c == ' ':
-			g.at = atTarget
+			fr.at = atTarget
 		case !isToken(c):
-			g.refuse("the request's method is not a word")
+			fr.refuse("the request's method is not a word")
 		}
 	case atTarget:
 		switch {
-		case c == ' ' && g.target.n > 0:
-			g.at = atVersion
+		case c == ' ' && fr.target.n > 0:
+			fr.at = atVersion
 		case c <= ' ' || c == 0x7f:
-			g.refuse("the request line must be a method, a target and a version with single spaces between them")
+			fr.refuse("the request line must be a method, a target and a version with single spaces between them")
 		default:
-			g.target.add(c)
+			fr.target.add(c)
 		}
 	case atVersion:
 		if c == '\r' {
-			g.at = atLineLF
-			g.judgeVersion()
+			fr.at = atLineLF
+			fr.judgeVersion()
 			break
 		}
 		if c <= ' ' || c == 0x7f {
-			g.refuse("the request line must be a method, a target and a version with single spaces between them, and end in CR LF")
+			fr.refuse("the request line must be a method, a target and a version with single spaces between them, and end in CR LF")
 			break
 		}
-		g.version.add(c)
-		if g.version.n == len("HTTP/1.x") && c > '1' && c <= '9' && bytes.HasPrefix(g.version.kept[:], []byte("HTTP/1.")) {
+		fr.version.add(c)
+		if fr.version.n == len("HTTP/1.x") && c > '1' && c <= '9' && bytes.HasPrefix(fr.version.kept[:], []byte("HTTP/1.")) {
 			return '1' // a later minor version is answered as 1.1
 		}
 	default:
-		g.at = atHeader
-		g.mustBeLF(c)
+		fr.at = atHeader
+		fr.mustBeLF(c)
 	}
 	return c
 }
 
 // judgeVersion looks at the version of a complete request line.
-func (g *framer) judgeVersion() {
+func (fr *framer) judgeVersion() {
 	var buf [9]byte
-	v, ok := bytes.CutPrefix(g.version.whole(buf[:0]), []byte("HTTP/"))
+	v, ok := bytes.CutPrefix(fr.version.whole(buf[:0]), []byte("HTTP/"))
 	switch {
 	case ok && len(v) == 3 && v[0] == '1' && v[1] == '.' && isDigit(v[2]):
-		g.framing.old = v[2] == '0'
+		fr.framing.old = v[2] == '0'
 	case ok && (len(v) == 1 || len(v) == 3 && v[1] == '.' && isDigit(v[2])) && isDigit(v[0]) && v[0] != '1':
-		g.fault = badVersion()
+		fr.fault = badVersion()
 	default:
-		g.refuse("the request line does not end in a version of HTTP")
+		fr.refuse("the request line does not end in a version of HTTP")
 	}
 }
 
 // stepHeader takes a byte of the header lines, or of the lines behind a chunked body.
-func (g *framer) stepHeader(c byte) {
-	switch g.at {
+func (fr *framer) stepHeader(c byte) {
+	switch fr.at {
 	case atHeader:
 		switch {
 		case c == '\r':
-			g.at = atEndLF
+			fr.at = atEndLF
 		case c == ' ' || c == '\t':
-			g.refuse("a header is folded over more than one line")
+			fr.refuse("a header is folded over more than one line")
 		case !isToken(c):
-			g.refuse("a header has no name, or its line doesn't end in CR LF")
+			fr.refuse("a header has no name, or its line doesn't end in CR LF")
 		default:
-			g.at, g.name.n, g.value.n = atName, 0, 0
-			g.name.add(c)
+			fr.at, fr.name.n, fr.value.n = atName, 0, 0
+			fr.name.add(c)
 		}
 	case atName:
 		switch {
 		case c == ':':
-			g.at = atValue
+			fr.at = atValue
 		case isToken(c):
-			g.name.add(c)
+			fr.name.add(c)
 		case c == ' ' || c == '\t':
-			g.refuse("a header's name has a space in it")
+			fr.refuse("a header's name has a space in it")
 		default:
-			g.refuse("a header's name has a character in it that names don't have")
+			fr.refuse("a header's name has a character in it that names don't have")
 		}
 	case atValue:
 		switch {
 		case c == '\r':
-			g.at = atValueLF
+			fr.at = atValueLF
 		case !isValueByte(c):
-			g.refuse("a header has a control character in it, or its line doesn't end in CR LF")
+			fr.refuse("a header has a control character in it, or its line doesn't end in CR LF")
 		default:
-			g.value.add(c)
+			fr.value.add(c)
 		}
 	case atValueLF:
-		g.at = atHeader
-		if g.mustBeLF(c) && g.frames() {
-			g.note()
+		fr.at = atHeader
+		if fr.mustBeLF(c) && fr.frames() {
+			fr.note()
 		}
 	case atEndLF:
-		if !g.mustBeLF(c) {
+		if !fr.mustBeLF(c) {
 			return
 		}
-		if g.trailer {
-			g.end()
+		if fr.trailer {
+			fr.end()
 			return
 		}
-		g.beginBody()
+		fr.beginBody()
 	}
 }
 
 // frames reports whether the header under way says where the body ends.
-func (g *framer) frames() bool {
-	return !g.trailer && (g.name.n == len("Content-Length") || g.name.n == len("Transfer-Encoding")) &&
-		(g.named("Content-Length") || g.named("Transfer-Encoding"))
+func (fr *framer) frames() bool {
+	return !fr.trailer && (fr.name.n == len("Content-Length") || fr.name.n == len("Transfer-Encoding")) &&
+		(fr.named("Content-Length") || fr.named("Transfer-Encoding"))
 }
 
-func (g *framer) named(name string) bool {
-	return g.name.n == len(name) && bytes.EqualFold(g.name.kept[:len(name)], []byte(name))
+func (fr *framer) named(name string) bool {
+	return fr.name.n == len(name) && bytes.EqualFold(fr.name.kept[:len(name)], []byte(name))
 }
 
 // note keeps what a header says of the body.
-func (g *framer) note() {
+func (fr *framer) note() {
 	var buf [64]byte
-	v := bytes.Trim(g.value.whole(buf[:0]), " \t")
-	f := &g.framing
-	if g.named("Content-Length") {
+	v := bytes.Trim(fr.value.whole(buf[:0]), " \t")
+	f := &fr.framing
+	if fr.named("Content-Length") {
 		f.lengths++
 		n, err := fasthttp.ParseUint(v)
 		f.length, f.badLength = int64(n), f.badLength || err != nil
@@ -345,107 +345,107 @@ func knownCodings(list []byte) bool {
 }
 
 // beginBody judges the headers, now that there are no more of them.
-func (g *framer) beginBody() {
-	switch f := &g.framing; {
+func (fr *framer) beginBody() {
+	switch f := &fr.framing; {
 	case f.lengths > 0 && f.codings > 0:
-		g.refuse("the request has both a Content-Length and a Transfer-Encoding")
+		fr.refuse("the request has both a Content-Length and a Transfer-Encoding")
 	case f.lengths > 1:
-		g.refuse("the request has more than one Content-Length")
+		fr.refuse("the request has more than one Content-Length")
 	case f.badLength:
-		g.refuse("the Content-Length is not a number")
+		fr.refuse("the Content-Length is not a number")
 	case f.codings > 0 && f.old:
-		g.refuse("HTTP/1.0 has no Transfer-Encoding")
+		fr.refuse("HTTP/1.0 has no Transfer-Encoding")
 	case f.codings > 0 && !f.chunked && f.known:
-		g.fault = badFraming(fasthttp.StatusNotImplemented, "unsupported_transfer_coding", "the only transfer coding is chunked")
-		g.fault.noRetry = true
+		fr.fault = badFraming(fasthttp.StatusNotImplemented, "unsupported_transfer_coding", "the only transfer coding is chunked")
+		fr.fault.noRetry = true
 	case f.codings > 0 && !f.chunked:
-		g.refuse("the only transfer coding is chunked")
+		fr.refuse("the only transfer coding is chunked")
 	case f.codings > 0:
-		g.at, g.line, g.left = atChunkSize, 0, 0
+		fr.at, fr.line, fr.left = atChunkSize, 0, 0
 	case f.length > 0:
-		g.at, g.left = atBody, f.length
+		fr.at, fr.left = atBody, f.length
 	default:
-		g.end()
+		fr.end()
 	}
 }
 
 // stepChunk takes a byte of a chunk's frame.
-func (g *framer) stepChunk(c byte) {
-	switch g.at {
+func (fr *framer) stepChunk(c byte) {
+	switch fr.at {
 	case atChunkSize:
-		g.line++
+		fr.line++
 		switch digit := hexDigit(c); {
-		case digit >= 0 && g.line <= maxChunkHex:
-			g.left = g.left<<4 | int64(digit)
+		case digit >= 0 && fr.line <= maxChunkHex:
+			fr.left = fr.left<<4 | int64(digit)
 		case digit >= 0:
-			g.refuse("a chunk's size is too large")
-		case g.line == 1:
-			g.refuse("a chunk has no size")
+			fr.refuse("a chunk's size is too large")
+		case fr.line == 1:
+			fr.refuse("a chunk has no size")
 		case c == ' ' || c == '\t':
-			g.at = atChunkPad
+			fr.at = atChunkPad
 		case c == ';':
-			g.at = atExtension
+			fr.at = atExtension
 		default:
-			g.endChunkLine(c)
+			fr.endChunkLine(c)
 		}
 	case atChunkPad:
-		if g.line++; g.line > maxChunkLine && c != '\r' {
-			g.refuse("a chunk's line is longer than 4 KiB")
+		if fr.line++; fr.line > maxChunkLine && c != '\r' {
+			fr.refuse("a chunk's line is longer than 4 KiB")
 		} else if c != ' ' && c != '\t' {
-			g.endChunkLine(c)
+			fr.endChunkLine(c)
 		}
 	case atExtension:
-		g.line++
-		g.extra++
+		fr.line++
+		fr.extra++
 		switch {
 		case c == '\r':
-			g.at = atChunkLF
-		case g.line > maxChunkLine:
-			g.refuse("a chunk's line is longer than 4 KiB")
-		case g.extra > maxExtensions:
-			g.refuse("the chunk extensions are longer than 16 KiB")
+			fr.at = atChunkLF
+		case fr.line > maxChunkLine:
+			fr.refuse("a chunk's line is longer than 4 KiB")
+		case fr.extra > maxExtensions:
+			fr.refuse("the chunk extensions are longer than 16 KiB")
 		case !isValueByte(c):
-			g.endChunkLine(c)
+			fr.endChunkLine(c)
 		}
 	case atChunkLF:
-		if !g.mustBeLF(c) {
+		if !fr.mustBeLF(c) {
 			return
 		}
-		if g.at = atChunk; g.left == 0 {
-			g.at, g.trailer = atHeader, true
+		if fr.at = atChunk; fr.left == 0 {
+			fr.at, fr.trailer = atHeader, true
 		}
 	case atChunkEnd:
-		if g.at = atChunkEndLF; c != '\r' {
-			g.refuse("a chunk is longer than its size")
+		if fr.at = atChunkEndLF; c != '\r' {
+			fr.refuse("a chunk is longer than its size")
 		}
 	default:
-		g.at, g.line, g.left = atChunkSize, 0, 0
-		g.mustBeLF(c)
+		fr.at, fr.line, fr.left = atChunkSize, 0, 0
+		fr.mustBeLF(c)
 	}
 }
 
-func (g *framer) endChunkLine(c byte) {
-	if g.at = atChunkLF; c != '\r' {
-		g.refuse("a chunk's size is not a number, or its line doesn't end in CR LF")
+func (fr *framer) endChunkLine(c byte) {
+	if fr.at = atChunkLF; c != '\r' {
+		fr.refuse("a chunk's size is not a number, or its line doesn't end in CR LF")
 	}
 }
 
 // end notes that a request is complete.
-func (g *framer) end() { g.at, g.passed, g.blank = atStart, false, false }
+func (fr *framer) end() { fr.at, fr.passed, fr.blank = atStart, false, false }
 
-func (g *framer) mustBeLF(c byte) bool {
+func (fr *framer) mustBeLF(c byte) bool {
 	if c != '\n' {
-		g.refuse("a line has a bare CR in it")
+		fr.refuse("a line has a bare CR in it")
 	}
 	return c == '\n'
 }
 
-func (g *framer) refuse(message string) { g.fault = invalidFraming(message) }
+func (fr *framer) refuse(message string) { fr.fault = invalidFraming(message) }
 
 // dialect is whose error body the request at fault expects, by what is known of its
 // target.
-func (g *framer) dialect() dialect {
-	_, d := findRoute(g.target.kept[:min(g.target.n, len(g.target.kept))])
+func (fr *framer) dialect() dialect {
+	_, d := findRoute(fr.target.kept[:min(fr.target.n, len(fr.target.kept))])
 	return d
 }
 

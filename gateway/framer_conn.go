@@ -40,14 +40,14 @@ func (c *framedConn) Read(p []byte) (int, error) { return c.framer.read(c.Conn, 
 func (c *framedTLS) Read(p []byte) (int, error) { return c.framer.read(c.Conn, p) }
 
 // read reads from r what the server may have.
-func (g *framer) read(r io.Reader, p []byte) (int, error) {
+func (fr *framer) read(r io.Reader, p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	for g.fault == nil {
+	for fr.fault == nil {
 		n, err := r.Read(p)
-		if kept := g.pass(p[:n]); kept > 0 {
-			if g.fault != nil {
+		if kept := fr.pass(p[:n]); kept > 0 {
+			if fr.fault != nil {
 				err = nil // the fault comes first
 			}
 			return kept, err
@@ -56,10 +56,10 @@ func (g *framer) read(r io.Reader, p []byte) (int, error) {
 			return 0, err
 		}
 	}
-	if !g.passed {
+	if !fr.passed {
 		// The server answers nothing on a kept connection that fails before a request has
 		// begun. So one does.
-		g.passed = true
+		fr.passed = true
 		p[0] = 'X'
 		return 1, nil
 	}
