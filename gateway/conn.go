@@ -295,16 +295,29 @@ func (c *conn) answered() {
 	}
 }
 
-// Write implements net.Conn with a fresh deadline for every call.
-func (c *conn) Write(p []byte) (int, error) {
+// writeStep is how much of a long write has a deadline of its own. A client that
+// takes as much in time is slow, and one that does not is gone.
+const writeStep = 64 << 10
+
+// Write implements net.Conn with a fresh deadline for every call, and within it for
+// every writeStep.
+func (c *conn) Write(p []byte) (n int, err error) {
 	defer c.wrote()
-	if err := c.tcp.SetWriteDeadline(time.Now().Add(c.writeTimeout)); err != nil {
-		return 0, err
+	for err == nil {
+		if err := c.tcp.SetWriteDeadline(time.Now().Add(c.writeTimeout)); err != nil {
+			return n, err
+		}
+		if c.muted.Load() {
+			return n, net.ErrClosed
+		}
+		var m int
+		m, err = c.tcp.Write(p[:min(len(p), writeStep)])
+		n += m
+		if p = p[m:]; len(p) == 0 {
+			break
+		}
 	}
-	if c.muted.Load() {
-		return 0, net.ErrClosed
-	}
-	return c.tcp.Write(p)
+	return n, err
 }
 
 // mute makes a write that blocks, and every later one, fail.

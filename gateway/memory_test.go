@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -165,6 +166,37 @@ func TestMemoryOfAnswers(t *testing.T) {
 			t.Error("the worker was blamed for the gateway's want of memory")
 		}
 		small.idle()
+	}
+}
+
+// TestSlowReaderOfALongAnswer: a client that reads slowly gets all of an answer, long
+// after the time of one write. One that does not read is gone.
+func TestSlowReaderOfALongAnswer(t *testing.T) {
+	t.Parallel()
+	answer := `{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2},"x":"` + strings.Repeat("x", 24<<20) + `"}`
+	worker := gatewaytest.NewWorker(t, gatewaytest.JSON(200, answer))
+	for _, opts := range [][]rigOption{{}, {withTLS()}} {
+		r := newRig(t, []string{worker.URL()}, append(opts, withConfig(func(cfg *Config) { cfg.ClientWrite = 2 * time.Second }))...)
+		c, stuck := r.dial(), r.dial()
+		for _, c := range []*gatewaytest.Client{c, stuck} {
+			c.KeepLittle()
+			c.Send("POST", "/v1/chat/completions", chatBody, "Authorization: Bearer "+goodKey)
+		}
+		resp := c.Head()
+		began, buf, n := time.Now(), make([]byte, 256<<10), 0
+		for {
+			m, err := io.ReadFull(resp.Body, buf)
+			n += m
+			if err != nil {
+				break
+			}
+			time.Sleep(40 * time.Millisecond) // slow is what it is about
+		}
+		if n != len(answer) || time.Since(began) < 3*time.Second {
+			t.Errorf("got %d bytes of %d in %v", n, len(answer), time.Since(began))
+		}
+		eventually(t, "the end of the one that does not read", func() bool { return r.g.Connections() == 1 })
+		r.idle()
 	}
 }
 
