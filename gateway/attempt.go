@@ -42,6 +42,7 @@ func (ex *exchange) dispatch() *rejection {
 		ex.setReservation(res)
 		w := res.Worker()
 		ex.attempts = append(ex.attempts, Attempt{Pool: w.Pool, Worker: w.Name})
+		ex.speakTo(w.Pool)
 		f := ex.send(false)
 		if f == nil {
 			return nil
@@ -124,8 +125,8 @@ func (ex *exchange) send(fresh bool) *failure {
 	r := upstreamRequest{
 		method: ex.upstreamMethod, path: ex.upstream, host: base.Host, authorization: ex.st.Pools[w.Pool].APIKey,
 		requestID:   ex.id + "-" + itoa(int64(len(ex.attempts))),
-		traceparent: ex.traceparent, tracestate: ex.tracestate, api: ex.api,
-		stream: ex.req.Stream, body: ex.sent, writeTimeout: ex.g.cfg.ClientWrite, within: ex.firstByteIn(),
+		traceparent: ex.traceparent, tracestate: ex.tracestate, api: ex.workersAPI(),
+		stream: ex.req.Stream, body: ex.outgoing(), writeTimeout: ex.g.cfg.ClientWrite, within: ex.firstByteIn(),
 	}
 	scratch := scratchPool.Get().(*[]byte)
 	defer scratchPool.Put(scratch)
@@ -258,6 +259,7 @@ func (ex *exchange) workerError(status int, coded bool) *failure {
 	if ex.goesOnFrom != nil {
 		we = goneFrom(we)
 	}
+	we.Body = ex.clientsTerms(we.Body)
 	return toldBy(&we, fmt.Errorf("the worker answered with status %d", status))
 }
 
@@ -301,12 +303,11 @@ func (ex *exchange) readUnary() *failure {
 	case n > limit:
 		return &failure{kind: failSize, cause: errAnswerSize}
 	}
-	usage, err := ex.codec.ReadUsage(ex.req.Operation, buf.Bytes())
+	usage, err := ex.codec.ReadUsage(ex.operation(), buf.Bytes())
 	if err != nil {
 		return &failure{kind: failContent, cause: errors.New("the worker's answer is not valid JSON")}
 	}
-	ex.unary, ex.unaryUsage = buf.Bytes(), usage
-	return nil
+	return ex.keepAnswer(&answer, buf.Bytes(), usage)
 }
 
 var errAnswerSize = errors.New("the worker's answer is over the size limit")

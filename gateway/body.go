@@ -158,7 +158,8 @@ func (ex *exchange) releaseBody() {
 			releaseRequest(ex.req)
 		}
 	}
-	ex.received, ex.body, ex.promptBody, ex.req, ex.held = nil, nil, nil, nil, nil
+	ex.translation.release()
+	ex.received, ex.body, ex.promptBody, ex.req, ex.held, ex.translation, ex.translating = nil, nil, nil, nil, nil, nil, false
 }
 
 // releasePrompt drops what only another attempt would need, which is not made once an

@@ -84,15 +84,19 @@ func (ex *exchange) offering(pools []string, op wire.Operation) []string {
 
 // checkEndpoint refuses an operation that no pool which serves the model offers.
 func (ex *exchange) checkEndpoint() *rejection {
-	if ex.offered(ex.route.op) {
+	if ex.offered(ex.route.op) || ex.offeredInstead() {
 		return nil
 	}
 	return endpointNotSupported()
 }
 
-// narrow keeps those of the permitted pools that offer the operation.
+// narrow keeps those of the permitted pools that offer the operation, or serve it by
+// translation.
 func (ex *exchange) narrow(*fasthttp.RequestCtx) *rejection {
 	ex.pools = ex.offering(ex.decision.Pools, ex.route.op)
+	if rej := ex.widen(); rej != nil {
+		return rej
+	}
 	if len(ex.pools) == 0 && len(ex.decision.Pools) > 0 {
 		return endpointNotSupported()
 	}

@@ -64,6 +64,9 @@ func TestEndpoints(t *testing.T) {
 			})
 			served := 0
 			for _, op := range operationCases(t) {
+				if other, ok := standIn(op.op); ok && c.want[other] != "" {
+					continue // it is served by translation
+				}
 				resp, text := r.post(operationRoute(op.op).template, op.body("m", "hello")).Answer()
 				pool := c.want[op.op]
 				if pool == "" {

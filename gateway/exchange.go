@@ -85,7 +85,11 @@ type exchange struct {
 	goesOnFrom      *storedResponse // what the request goes on from, or is about
 	upstreamMethod  string          // empty is POST
 	promptBody      []byte          // the form of body in which its tokens are found
-	sent            []byte          // what goes to the worker
+	mutation        wire.Mutation   // what the decision changes in the body
+	sent            []byte          // what goes to workers that have the route
+	native          []string        // the pools of workers that have it, if there is a translation
+	translation     *translation
+	translating     bool // the present attempt is of the translation
 	tokens          Tokens
 	tokensTried     bool
 	routed          int // how many ids there were, once they are gone

@@ -115,7 +115,10 @@ func (ex *exchange) makeRequest(ctx *fasthttp.RequestCtx) {
 	case ex.req.CacheSalt != nil:
 		m.RemoveCacheSalt = true
 	}
-	ex.sent = ex.codec.AppendRewrite(make([]byte, 0, len(ex.body)+rewriteRoom), ex.body, ex.req, m)
+	ex.mutation = m
+	if ex.translation == nil || len(ex.native) > 0 {
+		ex.sent = ex.codec.AppendRewrite(make([]byte, 0, len(ex.body)+rewriteRoom), ex.body, ex.req, m)
+	}
 }
 
 // isEventStream reports whether a content type is text/event-stream.

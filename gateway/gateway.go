@@ -88,6 +88,10 @@ type Pool struct {
 	// Endpoints are the operations that it offers; nil leaves it to its workers to
 	// say, see [Offers].
 	Endpoints *wire.Endpoints
+	// Salted are the operations for which its engines keep caches apart by
+	// cache_salt. The policies know which of its own operations a request may go to
+	// the pool for; this is for those that stand in for them.
+	Salted wire.Endpoints
 }
 
 // State is one generation of what reloads together: the policies and all that

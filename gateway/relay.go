@@ -7,6 +7,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/sluicegate/sluice/gateway/anthropic/translate"
 	"github.com/sluicegate/sluice/gateway/sse"
 	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/tenancy"
@@ -35,6 +36,8 @@ type relay struct {
 	body   *upstreamBody
 	scan   sse.Scanner
 	stream wire.Observer
+	// translator makes the client's events of the worker's; nil passes them on.
+	translator *translate.Translator
 
 	out       []byte // events ready for the client, behind chunkRoom; nil if there are none
 	outMemory *[]byte
@@ -80,7 +83,7 @@ func (ex *exchange) beginStream() *failure {
 func (r *relay) restart() {
 	r.body = nil
 	r.scan = *sse.NewScanner(r.ex.g.cfg.EventBytes)
-	r.stream = r.ex.codec.NewObserver(r.ex.req.Operation)
+	r.stream, r.translator = r.ex.codec.NewObserver(r.ex.operation()), r.ex.newTranslator()
 }
 
 // markFirstToken stamps the first token as it is handed over to be flushed.
@@ -213,20 +216,21 @@ func (r *relay) relayEvent(ev sse.Event) *failure {
 	switch {
 	case flags&wire.StreamError != 0:
 		we, _ := r.stream.StreamError()
+		we.Body = r.ex.clientsTerms(we.Body)
 		return toldBy(&we, errors.New("the worker reported an error inside its stream"))
 	case flags&wire.Malformed != 0:
-		r.ex.malformed++
+		if r.ex.malformed++; r.translator != nil {
+			return &failure{kind: failContent, cause: errMalformed}
+		}
 	case flags&wire.Done != 0:
-		r.done, r.mark = true, append(r.mark, ev.Raw...)
-		return nil
+		return r.endMark(ev.Raw)
 	case flags&wire.UsageChunk != 0 && r.hideUsage:
 		return nil
 	}
 	if flags&wire.FirstToken != 0 && !r.tokenSeen {
 		r.tokenSeen, r.hasToken = true, true
 	}
-	r.out = append(r.ready(), ev.Raw...)
-	return nil
+	return r.pass(ev.Raw, ev.Data)
 }
 
 // workerEnded handles the end of the worker's response: whole if the terminal

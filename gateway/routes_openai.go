@@ -8,7 +8,7 @@ import (
 var (
 	routeChat = &route{
 		template: "/v1/chat/completions", operation: "chat", allow: "OPTIONS, POST", post: true,
-		op: wire.Chat, codec: openai.Codec{}, upstream: "/v1/chat/completions",
+		op: wire.Chat, codec: openai.Codec{}, upstream: chatPath,
 		streams: true, generates: true, billsTokens: true, handle: (*Gateway).infer,
 	}
 	routeCompletions = &route{
@@ -28,7 +28,7 @@ var (
 	}
 	routeTokenize = &route{
 		template: "/tokenize", operation: "tokenize", allow: "OPTIONS, POST", post: true,
-		op: wire.Tokenize, codec: openai.Codec{}, upstream: "/tokenize", handle: (*Gateway).infer,
+		op: wire.Tokenize, codec: openai.Codec{}, upstream: tokenizePath, handle: (*Gateway).infer,
 	}
 	routeDetokenize = &route{
 		template: "/detokenize", operation: "detokenize", allow: "OPTIONS, POST", post: true,

@@ -37,19 +37,24 @@ func withEndpoints(pools map[string]gateway.Pool, cfg *Config) map[string]gatewa
 	for i := range cfg.Pools {
 		p := &cfg.Pools[i]
 		gp := pools[p.Name]
-		gp.Endpoints = nil
+		gp.Endpoints, gp.Salted = nil, endpointsNamed(p.CacheSalt)
 		if p.Endpoints != nil {
-			var set wire.Endpoints
-			for _, op := range wire.Operations() {
-				if slices.Contains(p.Endpoints, op.String()) {
-					set |= wire.EndpointsOf(op)
-				}
-			}
+			set := endpointsNamed(p.Endpoints)
 			gp.Endpoints = &set
 		}
 		pools[p.Name] = gp
 	}
 	return pools
+}
+
+// endpointsNamed is the set of the operations with the given names; "*" are all.
+func endpointsNamed(names []string) (set wire.Endpoints) {
+	for _, op := range wire.Operations() {
+		if slices.Contains(names, op.String()) || slices.Contains(names, "*") {
+			set |= wire.EndpointsOf(op)
+		}
+	}
+	return set
 }
 
 // offers tells the gateway what workers say that they offer. It implements

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 
 	"github.com/sluicegate/sluice/gateway/jsonscan"
@@ -11,11 +12,14 @@ import (
 // maxCalls bounds the calls of tools in one answer.
 const maxCalls = 1 << 10
 
+// ErrTooLarge is what an error is that is about the size of an answer alone.
+var ErrTooLarge = errors.New("the worker's answer is too large to be translated")
+
 var (
 	errChunk    = errors.New("the worker sent an event that is no chunk of a chat completion")
 	errNotBegun = errors.New("the worker's stream ended before it had begun")
-	errTooMany  = errors.New("the worker's answer has too many calls of tools")
-	errHeld     = errors.New("the worker's answer mixes the parts of more calls than can be held back")
+	errTooMany  = fmt.Errorf("%w: it has too many calls of tools", ErrTooLarge)
+	errHeld     = fmt.Errorf("%w: it mixes the parts of more calls than can be held back", ErrTooLarge)
 )
 
 // Translator turns the chunks of a chat completion into the events of a message. One
