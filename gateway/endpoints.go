@@ -100,7 +100,7 @@ func (ex *exchange) narrow(*fasthttp.RequestCtx) *rejection {
 	if len(ex.pools) == 0 && len(ex.decision.Pools) > 0 {
 		return endpointNotSupported()
 	}
-	return nil
+	return ex.mayGoOn(ex.pools)
 }
 
 func endpointNotSupported() *rejection {

@@ -226,6 +226,13 @@ func TestStoredResponsesOfOthers(t *testing.T) {
 	}
 	resp, text := r.get("GET", "/v1/responses/resp_pool")
 	wantError(t, resp, text, 403, "policy_denied")
+	for id, want := range map[string]struct {
+		status int
+		code   string
+	}{"resp_pool": {403, "policy_denied"}, "resp_theirs": {404, "response_not_found"}, "resp_model": {404, "response_not_found"}} {
+		resp, text := r.post("/v1/responses", `{"model":"m","input":"x","previous_response_id":"`+id+`"}`).Answer()
+		wantError(t, resp, text, want.status, want.code)
+	}
 	seen := 0
 	r.decider.set(func(_ context.Context, in *policy.Input) *policy.Decision {
 		if q := in.Request; q.Operation != "stored_responses" || q.Model != "" || !strings.HasPrefix(q.Path, "/v1/responses/{id}") {
@@ -276,5 +283,36 @@ func TestStoredResponseIsDeleted(t *testing.T) {
 	r.idle()
 	if n := len(worker.Seen()); n != 2 {
 		t.Errorf("the worker got %d requests, want 2", n)
+	}
+}
+
+// TestStoredResponsesObeyLimits: the routes of stored responses share what a tenant has
+// with every other route.
+func TestStoredResponsesObeyLimits(t *testing.T) {
+	for _, rule := range rules() {
+		if rule.before == 0 {
+			continue
+		}
+		t.Run(rule.name, func(t *testing.T) {
+			worker := answering(t)
+			r := newRig(t, []string{worker.URL()}, allEndpoints(), withStore(), withPolicies(t, rule.policies))
+			r.g.responses.bind(time.Now(), storedResponse{id: "resp_1", tenant: "acme", model: "m", pool: "p", worker: 1})
+			if resp, text := r.chat(chatBody).Answer(); resp.StatusCode != 200 {
+				t.Fatalf("got %d %s", resp.StatusCode, text)
+			}
+			for _, c := range []struct{ method, target string }{
+				{"GET", "/v1/responses/resp_1"}, {"DELETE", "/v1/responses/resp_1"}, {"GET", "/v1/responses/resp_1/input_items"},
+				{"POST", "/v1/responses/resp_1/cancel"}, {"GET", "http://elsewhere.test/v1/responses/resp_1?x=1"}, {"GET", "/v1/responses/resp_never"},
+			} {
+				resp, text := r.get(c.method, c.target)
+				if resp.StatusCode != rule.status || !strings.Contains(text, `"`+rule.code+`"`) {
+					t.Errorf("%s %s: got %d %s, want %d %s", c.method, c.target, resp.StatusCode, text, rule.status, rule.code)
+				}
+			}
+			r.idle()
+			if n := len(worker.Seen()); n != 1 {
+				t.Errorf("the worker got %d requests, want 1", n)
+			}
+		})
 	}
 }

@@ -118,11 +118,7 @@ func (ex *exchange) checkStored() *rejection {
 	case !store.on():
 		return storeUnavailable("previous_response_id", "send the whole conversation as `input`")
 	default:
-		r, ok := store.find(ex.start, ex.principal.Tenant.ID, string(ex.req.PreviousResponse))
-		if !ok {
-			return responseNotFound()
-		}
-		ex.goesOnFrom = &r
+		return ex.goOnFrom(string(ex.req.PreviousResponse))
 	}
 	return nil
 }
@@ -209,18 +205,31 @@ func (ex *exchange) findResponse(ctx *fasthttp.RequestCtx) *rejection {
 		}
 	}
 	id, _ := storedID(targetPath(ctx.Request.Header.RequestURI()))
-	r, ok := ex.g.responses.find(ex.start, ex.principal.Tenant.ID, string(id))
+	if rej := ex.goOnFrom(string(id)); rej != nil {
+		return rej
+	}
+	return ex.mayGoOn(ex.decision.Pools)
+}
+
+// goOnFrom finds a response of the tenant's, of a model that it may still use.
+func (ex *exchange) goOnFrom(id string) *rejection {
+	r, ok := ex.g.responses.find(ex.start, ex.principal.Tenant.ID, id)
 	if !ok || ex.st.Models.find(r.model, ex.principal) == nil {
 		return responseNotFound()
 	}
-	if !slices.Contains(ex.decision.Pools, r.pool) {
-		return &rejection{
-			status: fasthttp.StatusForbidden, kind: "permission_error", code: "policy_denied",
-			message: "no permitted pool has the response", outcome: tenancy.OutcomeDenied,
-		}
-	}
 	ex.goesOnFrom = &r
 	return nil
+}
+
+// mayGoOn refuses to go on from a response whose pool the policies have taken away.
+func (ex *exchange) mayGoOn(pools []string) *rejection {
+	if ex.goesOnFrom == nil || slices.Contains(pools, ex.goesOnFrom.pool) {
+		return nil
+	}
+	return &rejection{
+		status: fasthttp.StatusForbidden, kind: "permission_error", code: "policy_denied",
+		message: "no permitted pool has the response", outcome: tenancy.OutcomeDenied,
+	}
 }
 
 // forwardStored asks the worker that keeps the response, and no other.

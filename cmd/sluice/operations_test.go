@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluicegate/sluice/gateway"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/scoring/simworker"
 )
 
@@ -148,5 +150,29 @@ func TestExplainedOperations(t *testing.T) {
 		if r := in.Request; r.Operation != c.operation || r.Path != c.template || r.Dialect != "openai" || strings.Join(r.ToolNames, " ") != c.tools {
 			t.Errorf("%s is explained as %+v", c.path, r)
 		}
+	}
+}
+
+// TestPoolsOffer: what a pool offers is that of the configuration in force; one that says
+// nothing leaves it to the workers.
+func TestPoolsOffer(t *testing.T) {
+	base := map[string]gateway.Pool{"a": {APIKey: "k"}, "b": {}}
+	first := withEndpoints(base, &Config{Pools: []PoolConfig{{Name: "a", Endpoints: []string{"chat", "responses"}}, {Name: "b"}}})
+	if set := first["a"].Endpoints; set == nil || *set != wire.EndpointsOf(wire.Chat, wire.Responses) || first["a"].APIKey != "k" || first["b"].Endpoints != nil {
+		t.Errorf("the pools are %+v", first)
+	}
+	next := withEndpoints(base, &Config{Pools: []PoolConfig{{Name: "a"}, {Name: "b", Endpoints: []string{"embeddings"}}}})
+	if set := next["b"].Endpoints; next["a"].Endpoints != nil || set == nil || *set != wire.EndpointsOf(wire.Embeddings) {
+		t.Errorf("after a reload the pools are %+v", next)
+	}
+	if base["a"].Endpoints != nil || base["b"].Endpoints != nil {
+		t.Error("a generation changes what others are built from")
+	}
+	running := &Config{Pools: []PoolConfig{{Name: "a"}}}
+	if keys := needsRestart(running, &Config{Pools: []PoolConfig{{Name: "a", Endpoints: []string{"chat"}}}}); len(keys) != 0 {
+		t.Errorf("a restart is needed for %q", keys)
+	}
+	if keys := needsRestart(running, &Config{Pools: running.Pools, Responses: ResponsesConfig{Store: true}}); len(keys) != 1 || keys[0] != "responses.store" {
+		t.Errorf("a restart is needed for %q, want responses.store", keys)
 	}
 }
