@@ -64,16 +64,18 @@ func (in *intake) fill(nc net.Conn, limit int) error {
 // reserve makes room for n bytes in all, the first of which are those that have
 // come.
 func (in *intake) reserve(n int) {
-	have := in.bytes()
+	have, small := in.bytes(), in.small
 	switch {
 	case n > len(in.buf) && n <= smallIntake:
 		in.small = intakes.Get().(*[]byte)
 		in.buf = *in.small
 	case n > len(in.buf):
-		in.giveBack()
-		in.buf = make([]byte, n)
+		in.small, in.buf = nil, make([]byte, n)
 	}
 	in.r, in.w = 0, copy(in.buf, have)
+	if small != nil && small != in.small {
+		intakes.Put(small) // not before its bytes are copied: another connection may have it at once
+	}
 }
 
 // unread puts bytes back that came after the end of a body; nothing else is there.
