@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/sluicegate/sluice/tenancy/ledger"
 )
@@ -13,12 +14,15 @@ type LedgerConfig struct {
 	Path         string          `yaml:"path"`         // SQLite database; with postgresFile, the name of the files beside one
 	PostgresFile string          `yaml:"postgresFile"` // holds the connection string of a PostgreSQL database
 	Spool        ByteSize        `yaml:"spool"`        // rows that the database does not take
+	CommitEvery  time.Duration   `yaml:"commitEvery"`  // rows are in the spool before; 0: they go to the database at once
 	SyncIntents  bool            `yaml:"syncIntents"`  // requests in flight leave a trace after a loss of power
 	Retention    RetentionConfig `yaml:"retention"`
 }
 
-// Bounds of LedgerConfig.Spool.
+// Bounds of LedgerConfig.Spool, and the most of CommitEvery.
 const (
+	maxCommitEvery = 10 * time.Second
+
 	minSpool = 1 * MiB
 	maxSpool = 1024 * 1024 * MiB
 )
@@ -36,6 +40,12 @@ func (v *validator) ledger() {
 	if c.Spool != 0 && (c.Spool < minSpool || c.Spool > maxSpool) {
 		v.errorf("ledger.spool", "should be 1MiB to 1024GiB, or 0 for none")
 	}
+	switch {
+	case c.CommitEvery < 0 || c.CommitEvery > maxCommitEvery:
+		v.errorf("ledger.commitEvery", "should be 0s to %s", maxCommitEvery)
+	case c.CommitEvery > 0 && c.Spool == 0:
+		v.errorf("ledger.commitEvery", "needs ledger.spool: rows are kept there until the database has them")
+	}
 	v.retention(&c.Retention)
 	if c.PostgresFile == "" {
 		return
@@ -51,7 +61,7 @@ func (v *validator) ledger() {
 
 func (a *app) openBooks() (*ledger.Ledger, error) {
 	c := &a.cfg.Ledger
-	opts := ledger.Options{Spool: int64(c.Spool), SyncIntents: c.SyncIntents, Counter: a.tenants, Log: a.log}
+	opts := ledger.Options{Spool: int64(c.Spool), CommitEvery: c.CommitEvery, SyncIntents: c.SyncIntents, Counter: a.tenants, Log: a.log}
 	// Only a name in the rows: without one they are told apart by Process.
 	opts.Gateway, _ = os.Hostname()
 	if c.Spool == 0 {

@@ -180,7 +180,7 @@ func TestLoadConfigFull(t *testing.T) {
 			Username: "gateway", PasswordFile: in("redis.password"), SentinelUsername: "watcher", SentinelPasswordFile: in("sentinel.password"),
 			Prefix: "gw", Replica: "gw-1", Timeout: 15 * time.Millisecond, LeaseShare: 0.25,
 		}},
-		Ledger: LedgerConfig{Path: in("ledger.db"), PostgresFile: in("ledger.dsn"), Spool: 64 * MiB, SyncIntents: true},
+		Ledger: LedgerConfig{Path: in("ledger.db"), PostgresFile: in("ledger.dsn"), Spool: 64 * MiB, CommitEvery: 20 * time.Millisecond, SyncIntents: true},
 		Chargeback: ChargebackConfig{
 			BillingAccount: BillingAccountConfig{ID: "cc-4711", Name: "Shared platform", Currency: "CHF"},
 			Provider:       "Platform team", Publisher: "Somebody", InvoiceIssuer: "Platform team", SettleDelay: 48 * time.Hour,

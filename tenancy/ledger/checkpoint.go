@@ -9,7 +9,7 @@ import (
 const (
 	// logPages is how far the write-ahead log grows, in pages and about, before it
 	// is copied into the database, and logPagesMost before a commit waits for that.
-	logPages, logPagesMost = 2000, 32000
+	logPages, logPagesMost = 16000, 64000
 	// rowPages is what a row in a transaction of its own adds to the log: pages of
 	// the table and its indexes.
 	rowPages = 4

@@ -30,7 +30,11 @@ func (k *keeper) tell(rows []*tenancy.Row) {
 // up to the place where its rows end now.
 func (k *keeper) note() {
 	k.notes.Reset(k.l.opts.NoteEvery)
-	if k.l.opts.Counter == nil || k.unnoted == 0 || !k.settled() {
+	if k.l.opts.Counter == nil || k.unnoted == 0 {
+		return
+	}
+	// Where rows go to the spool first, it is hardly ever empty by itself.
+	if k.noteDue = !k.settled() && k.ahead(); !k.settled() {
 		return
 	}
 	list := k.l.opts.Counter.Checkpoint()

@@ -19,6 +19,9 @@ import (
 // killed.
 const crashPath = "SLUICE_TEST_CRASH_LEDGER"
 
+// crashEvery is its CommitEvery.
+const crashEvery = "SLUICE_TEST_CRASH_EVERY"
+
 func TestMain(m *testing.M) {
 	if path := os.Getenv(crashPath); path != "" {
 		crashChild(path)
@@ -39,7 +42,12 @@ func TestMain(m *testing.M) {
 // client would know: B id once a request may go to a worker, R id tokens once
 // its row is acknowledged.
 func crashChild(path string) {
-	l, err := Open(path, Options{})
+	every, err := time.ParseDuration(os.Getenv(crashEvery))
+	if err != nil {
+		fmt.Println("E", err)
+		return
+	}
+	l, err := Open(path, Options{CommitEvery: every})
 	if err != nil {
 		fmt.Println("E", err)
 		return
@@ -75,6 +83,7 @@ func crashChild(path string) {
 
 // known is what the clients of all killed children were told.
 type known struct {
+	every    time.Duration // their CommitEvery
 	begun    map[string]bool
 	recorded map[string]int64
 }
@@ -84,7 +93,7 @@ type known struct {
 func (k *known) runAndKill(t *testing.T, path string, lines int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), crashPath+"="+path)
+	cmd.Env = append(os.Environ(), crashPath+"="+path, crashEvery+"="+k.every.String())
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -165,15 +174,19 @@ func (k *known) reconcile(t *testing.T, path string) {
 // A process killed at any point loses nothing it has acknowledged, counts
 // nothing twice, and leaves a trace of everything that was in flight.
 func TestKilledAtRandomPoints(t *testing.T) {
-	const kills = 10
-	path := tempPath(t)
-	k := &known{begun: make(map[string]bool), recorded: make(map[string]int64)}
-	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
-	for range kills {
-		k.runAndKill(t, path, rng.IntN(600))
-		k.reconcile(t, path)
-	}
-	if len(k.recorded) == 0 || len(k.begun) <= len(k.recorded) {
-		t.Errorf("%d begun and %d recorded: the kills missed the work", len(k.begun), len(k.recorded))
+	for name, every := range map[string]time.Duration{"at once": 0, "spool first": 5 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			const kills = 10
+			path := tempPath(t)
+			k := &known{every: every, begun: make(map[string]bool), recorded: make(map[string]int64)}
+			rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
+			for range kills {
+				k.runAndKill(t, path, rng.IntN(600))
+				k.reconcile(t, path)
+			}
+			if len(k.recorded) == 0 || len(k.begun) <= len(k.recorded) {
+				t.Errorf("%d begun and %d recorded: the kills missed the work", len(k.begun), len(k.recorded))
+			}
+		})
 	}
 }

@@ -21,16 +21,19 @@ type keeper struct {
 	jobs    chan *job
 	results chan *job // holds one
 
-	busy *job     // being committed
-	held []*entry // neither stored nor spooled
+	busy  *job      // being committed
+	began time.Time // when that was begun
+	held  []*entry  // neither stored nor spooled
 	// failing is what the database said last, nil while it works.
 	failing error
 	since   time.Time
 	pause   time.Duration
 	retry   *time.Timer
 	closing bool
+	planned bool // the next transaction, by retry, while the database works
 
 	notes           *time.Timer // for what is counted
+	noteDue         bool        // as soon as the database has all rows
 	unnoted, noting int         // rows that were counted since the last note, and that the one under way has
 }
 
@@ -104,7 +107,12 @@ func (k *keeper) step() bool {
 		switch {
 		case done:
 			k.closing = true
+			if k.ahead() && k.busy == nil {
+				k.again()
+			}
 		case len(batch) == 0:
+		case k.ahead():
+			k.spoolFirst(batch)
 		case k.settled():
 			k.store(batch)
 		default:
@@ -113,6 +121,7 @@ func (k *keeper) step() bool {
 	case j := <-k.results:
 		k.finish(j)
 	case <-k.retry.C:
+		k.planned = false
 		k.again()
 	case <-k.notes.C:
 		k.note()
@@ -126,6 +135,39 @@ func (k *keeper) step() bool {
 // settled reports whether the next rows go straight to the database.
 func (k *keeper) settled() bool {
 	return k.busy == nil && len(k.held) == 0 && k.l.spool.rows.Load() == 0
+}
+
+// ahead reports whether rows go to the spool first.
+func (k *keeper) ahead() bool { return k.l.opts.CommitEvery > 0 }
+
+// spoolFirst makes rows durable in the spool, for the database to get them later.
+// Where the spool does not take them the database may.
+func (k *keeper) spoolFirst(batch []*entry) {
+	rows := make([]*tenancy.Row, len(batch))
+	for i, e := range batch {
+		rows[i] = &e.row
+	}
+	switch err := k.l.spool.append(rows); {
+	case err == nil:
+		k.durable(batch, rows)
+		k.plan()
+	case k.settled():
+		k.store(batch)
+	default:
+		k.spill(batch)
+	}
+}
+
+// plan arranges the next transaction, unless one is under way or its time is fixed.
+func (k *keeper) plan() {
+	if k.busy != nil && k.failing == nil && time.Since(k.began) > k.l.opts.Patience {
+		k.failed(errSlow)
+	}
+	if k.busy != nil || k.planned || k.failing != nil {
+		return
+	}
+	k.planned = true
+	k.retry.Reset(k.l.opts.CommitEvery)
 }
 
 // store commits rows that have just come, and spools them if that fails or
@@ -142,7 +184,7 @@ func (k *keeper) store(batch []*entry) {
 }
 
 func (k *keeper) start(j *job) {
-	k.busy = j
+	k.busy, k.began = j, time.Now()
 	k.jobs <- j
 }
 
@@ -187,11 +229,19 @@ func (k *keeper) finish(j *job) {
 		}
 	}
 	k.letGo()
-	if k.settled() {
+	left := k.l.spool.rows.Load()
+	switch {
+	case k.settled():
 		k.recovered()
-		return
+		if k.noteDue {
+			k.note()
+		}
+	case k.ahead() && len(k.held) == 0 && left < int64(k.l.opts.MaxBatch) && !k.closing && !k.noteDue:
+		k.recovered() // what is left has just come
+		k.plan()
+	default:
+		k.again()
 	}
-	k.again()
 }
 
 // count counts what a transaction has brought, before anybody is told of it.
@@ -251,7 +301,7 @@ func (k *keeper) again() {
 	k.start(&job{rows: rows})
 	// The last of them are waited for: under load there would always be new
 	// ones behind them.
-	if int64(len(rows)) == k.l.spool.rows.Load() && len(k.held) == 0 {
+	if last := int64(len(rows)) == k.l.spool.rows.Load() && len(k.held) == 0; last && (!k.ahead() || k.closing || k.noteDue || k.failing != nil) {
 		k.await()
 	}
 }
@@ -291,12 +341,17 @@ func (k *keeper) spill(batch []*entry) {
 		return
 	}
 	k.l.spooled.Add(uint64(len(left)))
+	k.durable(left, rows)
+	k.letGo()
+}
+
+// durable tells whoever waits for rows that the spool has them.
+func (k *keeper) durable(entries []*entry, rows []*tenancy.Row) {
 	k.tell(rows)
-	for _, e := range left {
+	for _, e := range entries {
 		k.l.intents.end(e.row.ID)
 		e.answer(nil)
 	}
-	k.letGo()
 }
 
 // failed notes that the database does not take rows.

@@ -33,6 +33,11 @@ type Options struct {
 	// Spool bounds the files, in bytes, that keep rows while the database can't
 	// take them. Default 256 MiB; below zero, there are none.
 	Spool int64
+	// CommitEvery, above zero, has rows made durable in the spool first, with one
+	// write and one flush, and the database gets them all together about so much
+	// later: whoever waits for a row does not wait for a transaction. By default
+	// rows go to the database at once.
+	CommitEvery time.Duration
 	// SyncIntents makes Begin wait for the disk, so that requests in flight leave
 	// a trace after a loss of power too.
 	SyncIntents bool
@@ -182,6 +187,7 @@ func open(path string, opts Options, connect func(l *Ledger) error) (_ *Ledger, 
 	if err = l.recover(spooled); err != nil {
 		return nil, err
 	}
+	l.spool.keep = opts.CommitEvery > 0
 	if !l.away {
 		ctx, cancel := context.WithTimeout(context.Background(), replayPatience)
 		defer cancel()
@@ -212,7 +218,7 @@ func (l *Ledger) release() error {
 		errs = append(errs, l.intents.close())
 	}
 	if l.spool != nil {
-		l.spool.close()
+		errs = append(errs, l.spool.close())
 	}
 	if l.store != nil {
 		errs = append(errs, l.store.close())
@@ -263,7 +269,8 @@ func (l *Ledger) Begin(_ context.Context, in *tenancy.Intent) error {
 }
 
 // Record stores a row and returns once it is durable: in the database, or in
-// the spool where the database does not take it in time. It is idempotent by
+// the spool where the database does not take it in time, or is to get it later
+// (Options.CommitEvery). It is idempotent by
 // Row.ID: the same row again is no error. A row that differs from the one that
 // is stored is ErrConflict, but for one that takes the place of a lost request's.
 // What is refused for good is kept in the file of refused rows.

@@ -18,6 +18,7 @@ import (
 // the disk; of what it has written since, a loss of power leaves anything.
 type powerCut struct {
 	*testing.T
+	every         time.Duration // CommitEvery
 	rng           *rand.Rand
 	rows          map[string]bool // requests with a row, true for those of the first moment
 	open          map[string]bool // requests in flight, likewise
@@ -31,11 +32,14 @@ func TestLossOfPower(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	for _, outage := range []bool{false, true} {
+	for _, c := range []struct {
+		outage bool
+		every  time.Duration
+	}{{false, 0}, {true, 0}, {false, time.Hour}} {
 		whole, cut := 0, 0
 		for range 5 {
-			p := &powerCut{T: t, rng: rng, rows: make(map[string]bool), open: make(map[string]bool)}
-			if !p.run(outage) {
+			p := &powerCut{T: t, rng: rng, every: c.every, rows: make(map[string]bool), open: make(map[string]bool)}
+			if !p.run(c.outage) {
 				t.Fatal("the files have changed elsewhere than at their ends")
 			}
 			for range 5 {
@@ -51,7 +55,7 @@ func TestLossOfPower(t *testing.T) {
 			}
 		}
 		if cut == 0 {
-			t.Errorf("outage %v: nothing was ever lost, in %d cuts", outage, whole)
+			t.Errorf("%+v: nothing was ever lost, in %d cuts", c, whole)
 		}
 	}
 }
@@ -61,7 +65,7 @@ func TestLossOfPower(t *testing.T) {
 func (p *powerCut) run(outage bool) bool {
 	path := tempPath(p.T)
 	opts := impatient()
-	opts.SyncIntents = true
+	opts.SyncIntents, opts.CommitEvery = true, p.every
 	l := mustOpen(p.T, path, opts)
 	n := 0
 	work := func(durable bool) {

@@ -30,6 +30,10 @@ type spool struct {
 	// active is the last of files once it is being written to.
 	active *os.File
 	buf    bytes.Buffer
+	ends   []int64 // of the rows in buf
+	// keep says that rows come all the time: the file being written to stays when
+	// all of it is stored, and rows are remembered, so that they need not be read.
+	keep bool
 	// chunk is what the last call of first gave: so many rows, so many bytes.
 	chunkRows int
 	chunkEnd  int64
@@ -43,7 +47,18 @@ type spoolFile struct {
 	size int64 // of its whole records
 	rows int64 // that have not been stored
 	read int64 // up to where they have been stored
+	// recent are the rows that have not been stored: all of them, or none.
+	recent []recentRow
 }
+
+// recentRow is a row of a file with where it ends.
+type recentRow struct {
+	row *tenancy.Row
+	end int64
+}
+
+// maxRecent bounds the rows of a file that are remembered.
+const maxRecent = 8192
 
 // spoolFileSize is when a new file is begun: files are removed as a whole.
 const spoolFileSize = 4 << 20
@@ -110,16 +125,18 @@ func parseRows(text []byte, n int) (rows []*tenancy.Row, end int) {
 	return rows, len(text) - len(left)
 }
 
-// append makes rows durable, all or none.
+// append makes rows durable, all or none. With keep they must not change any more.
 func (s *spool) append(rows []*tenancy.Row) error {
 	if s.limit < 0 {
 		return errors.New("there is no spool")
 	}
 	s.buf.Reset()
+	s.ends = s.ends[:0]
 	for _, row := range rows {
 		if err := writeRecord(&s.buf, row); err != nil {
 			return err
 		}
+		s.ends = append(s.ends, int64(s.buf.Len()))
 	}
 	if s.bytes.Load()+int64(s.buf.Len()) > s.limit {
 		return fmt.Errorf("%w: %d bytes of %d are used", errSpoolFull, s.bytes.Load(), s.limit)
@@ -139,11 +156,23 @@ func (s *spool) append(rows []*tenancy.Row) error {
 		s.retire()
 		return err
 	}
+	s.remember(file, rows)
 	file.size += int64(s.buf.Len())
 	file.rows += int64(len(rows))
 	s.rows.Add(int64(len(rows)))
 	s.bytes.Add(int64(s.buf.Len()))
 	return nil
+}
+
+// remember keeps rows that have just been written to the end of a file.
+func (s *spool) remember(file *spoolFile, rows []*tenancy.Row) {
+	if !s.keep || int64(len(file.recent)) != file.rows || len(file.recent)+len(rows) > maxRecent {
+		file.recent = nil
+		return
+	}
+	for i, row := range rows {
+		file.recent = append(file.recent, recentRow{row, file.size + s.ends[i]})
+	}
 }
 
 // rotate sees to it that there is a file to write to.
@@ -178,6 +207,13 @@ func (s *spool) first(n int) ([]*tenancy.Row, error) {
 			return nil, err
 		}
 		file := s.files[0]
+		if file.read == file.size {
+			return nil, nil // it is kept for what comes
+		}
+		if rows := file.remembered(n); len(rows) > 0 {
+			s.chunkRows, s.chunkEnd = len(rows), file.recent[len(rows)-1].end
+			return rows, nil
+		}
 		text, err := file.unread()
 		if err != nil {
 			return nil, err
@@ -195,6 +231,15 @@ func (s *spool) first(n int) ([]*tenancy.Row, error) {
 		s.bytes.Add(file.read - file.size)
 		file.rows, file.read = 0, file.size
 	}
+}
+
+// remembered are the next rows of a file, at most n, if they need not be read.
+func (f *spoolFile) remembered(n int) []*tenancy.Row {
+	rows := make([]*tenancy.Row, min(n, len(f.recent)))
+	for i := range rows {
+		rows[i] = f.recent[i].row
+	}
+	return rows
 }
 
 // unread is what of a file has not been stored.
@@ -216,12 +261,20 @@ func (s *spool) stored() error {
 	s.bytes.Add(file.read - s.chunkEnd)
 	file.rows -= int64(s.chunkRows)
 	file.read = s.chunkEnd
+	if len(file.recent) > 0 {
+		left := copy(file.recent, file.recent[s.chunkRows:])
+		clear(file.recent[left:])
+		file.recent = file.recent[:left]
+	}
 	return s.dropRead()
 }
 
 // dropRead removes files that have been read to the end.
 func (s *spool) dropRead() error {
 	for len(s.files) > 0 && s.files[0].read == s.files[0].size {
+		if len(s.files) == 1 && s.keep && s.active != nil {
+			return nil
+		}
 		if len(s.files) == 1 {
 			s.retire()
 		}
@@ -233,4 +286,7 @@ func (s *spool) dropRead() error {
 	return nil
 }
 
-func (s *spool) close() { s.retire() }
+func (s *spool) close() error {
+	s.retire()
+	return s.dropRead()
+}

@@ -22,7 +22,7 @@ func mustOpenSpool(t testing.TB, path string, limit int64, damaged *int) (*spool
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.close)
+	t.Cleanup(func() { s.close() })
 	return s, ids
 }
 

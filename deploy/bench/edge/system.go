@@ -28,7 +28,7 @@ type system struct {
 type starter func(ctx context.Context, e *env, worker string) (*system, error)
 
 var starters = map[string]starter{
-	"direct": startDirect, "sluice": startSluice, "sluice-tokenizer": startSluiceTokenizer,
+	"direct": startDirect, "sluice": startSluice, "sluice-commit": startSluiceCommit, "sluice-tokenizer": startSluiceTokenizer,
 	"envoy": startEnvoy, "sglang": startSGLang, "litellm": startLiteLLM,
 }
 
@@ -107,16 +107,21 @@ spec: { policyName: bench, actions: [Deny] }
 var keyPattern = regexp.MustCompile(`slk_[A-Za-z0-9_-]+`)
 
 func startSluice(ctx context.Context, e *env, worker string) (*system, error) {
-	return startGateway(ctx, e, "sluice", worker, "")
+	return startGateway(ctx, e, "sluice", worker, "", "")
+}
+
+// startSluiceCommit has rows go to the database together.
+func startSluiceCommit(ctx context.Context, e *env, worker string) (*system, error) {
+	return startGateway(ctx, e, "sluice-commit", worker, "", ", commitEvery: 50ms")
 }
 
 func startSluiceTokenizer(ctx context.Context, e *env, worker string) (*system, error) {
-	return startGateway(ctx, e, "sluice-tokenizer", worker, fmt.Sprintf(", tokenizer: %q", e.tokenizer))
+	return startGateway(ctx, e, "sluice-tokenizer", worker, fmt.Sprintf(", tokenizer: %q", e.tokenizer), "")
 }
 
 // startGateway starts Sluice as one would run it: TLS, keys, a policy with
 // limits, prices, a ledger, metrics, the access log.
-func startGateway(ctx context.Context, e *env, name, worker, tokenizer string) (*system, error) {
+func startGateway(ctx context.Context, e *env, name, worker, tokenizer, ledger string) (*system, error) {
 	dir, err := os.MkdirTemp(e.dir, name+"-")
 	if err != nil {
 		return nil, err
@@ -136,11 +141,12 @@ models:
 pools:
   - { name: bench, models: [bench], cacheSalt: [chat, completion], workers: [{ name: stub, url: "http://%s", events: none }] }
 prices: { file: prices.yaml }
-ledger: { path: ledger.db }
+ledger: { path: ledger.db%s }
+limits: { connectionsPerAddress: 8000 }
 metrics: { tenants: [bench] }
 drain: { delay: 0s, deadline: 3s }
 log: { level: info, format: json }
-`, loopback(ports[0]), e.certFile, e.keyFile, loopback(ports[1]), tokenizer, worker)
+`, loopback(ports[0]), e.certFile, e.keyFile, loopback(ports[1]), tokenizer, worker, ledger)
 	secret := make([]byte, 48)
 	if _, err := rand.Read(secret); err != nil {
 		return nil, err
