@@ -179,10 +179,12 @@ func (ex *exchange) dropUpstream() {
 	ex.up = nil
 	keep := c != nil && !ex.over() && ex.upBody != nil && ex.upBody.reusable()
 	ex.mu.Unlock()
+	body := ex.upBody
 	ex.upBody = nil
 	switch {
 	case c == nil:
 	case keep:
+		body.letGo()
 		ex.g.ups.put(c)
 	default:
 		c.abandon()

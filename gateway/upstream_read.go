@@ -183,6 +183,8 @@ type upstreamBody struct {
 
 	memory *[]byte // that next has taken, and the pool it is of
 	of     *sync.Pool
+	gone   bool          // the connection is another request's by now
+	lent   *bufio.Reader // that it had then: what next has returned is in it
 }
 
 func newUpstreamBody(c *upstream) *upstreamBody {
@@ -245,7 +247,20 @@ func (b *upstreamBody) free() {
 		b.of.Put(b.memory)
 		b.memory = nil
 	}
-	b.c.settle()
+	switch {
+	case !b.gone:
+		b.c.settle()
+	case b.lent != nil:
+		b.lent.Reset(nil)
+		headPool.Put(b.lent)
+		b.lent = nil
+	}
+}
+
+// letGo ends the use of the connection, whose body has been read whole: another
+// request may have it at once. What next has returned stays until free.
+func (b *upstreamBody) letGo() {
+	b.gone, b.lent, b.c.br = true, b.c.br, nil
 }
 
 // Read implements io.Reader. io.EOF means the body ended as it was announced;
