@@ -2,7 +2,11 @@ package gateway
 
 import (
 	"io"
+	"net"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,5 +43,187 @@ func TestSlowClientIsNoSilence(t *testing.T) {
 	defer r.health.mu.Unlock()
 	if r.health.failures != 0 || r.health.successes != 1 {
 		t.Errorf("the worker has %d failures and %d successes, want 0 and 1", r.health.failures, r.health.successes)
+	}
+}
+
+// endless streams events of 16 KiB until its client leaves, and counts their bytes.
+func endless(sent *atomic.Int64) gatewaytest.Behaviour {
+	event := gatewaytest.ContentEvent(strings.Repeat("a", 16<<10), "")
+	return func(x *gatewaytest.Exchange) {
+		x.StreamHead()
+		for x.Pause(0) {
+			x.Chunk(event)
+			sent.Add(int64(len(event)))
+		}
+	}
+}
+
+// narrow gives the connections of a listener little room for what is not read yet.
+type narrow struct{ net.Listener }
+
+func (l narrow) Accept() (net.Conn, error) {
+	nc, err := l.Listener.Accept()
+	if err == nil {
+		err = nc.(*net.TCPConn).SetWriteBuffer(16 << 10)
+	}
+	return nc, err
+}
+
+// TestSlowReaders: clients that read less than their worker sends hold the worker
+// back. What the gateway holds of their streams doesn't grow, nobody is blamed for it
+// and nobody is cut off.
+func TestSlowReaders(t *testing.T) {
+	const clients = 200
+	var sent atomic.Int64
+	worker := gatewaytest.NewWorker(t, endless(&sent))
+	r := newRig(t, []string{worker.URL()}, withListener(func(ln net.Listener) net.Listener { return narrow{ln} }))
+	var group sync.WaitGroup
+	defer group.Wait()
+	stop := make(chan struct{})
+	defer close(stop)
+	var read atomic.Int64
+	var cut atomic.Int64
+	for range clients {
+		c := r.chat(streamBody)
+		group.Go(func() {
+			defer c.Leave(gatewaytest.RST)
+			body, kilobyte := c.Head().Body, make([]byte, 1<<10)
+			for tick := time.NewTicker(time.Second); ; {
+				select {
+				case <-stop:
+					tick.Stop()
+					return
+				case <-tick.C:
+				}
+				n, err := io.ReadFull(body, kilobyte)
+				read.Add(int64(n))
+				if err != nil {
+					cut.Add(1)
+					return
+				}
+			}
+		})
+	}
+	// Full is what the sockets hold; from then on a worker can send no more than a
+	// client reads.
+	held := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	full := sent.Load()
+	eventually(t, "the sockets to be full", func() bool {
+		before := full
+		time.Sleep(500 * time.Millisecond)
+		full = sent.Load()
+		return full > 0 && full-before < 4<<20
+	})
+	before := held()
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	}
+	if more := int64(held()) - int64(before); more > clients*(16<<10) {
+		t.Errorf("the heap has grown by %d KiB", more>>10)
+	}
+	if more := sent.Load() - full; more > 64<<20 {
+		t.Errorf("the workers have sent %d MiB more, though %d KiB were read", more>>20, read.Load()>>10)
+	}
+	if n := cut.Load(); n > 0 {
+		t.Errorf("%d clients were cut off", n)
+	}
+	if n := len(r.ledger.all()); n > 0 {
+		t.Errorf("%d streams have ended", n)
+	}
+	r.health.mu.Lock()
+	defer r.health.mu.Unlock()
+	if r.health.failures != 0 {
+		t.Errorf("the worker has %d failures", r.health.failures)
+	}
+}
+
+// TestClientThatDoesNotRead has left, when the time for a write is over: its worker is
+// free, and not to blame.
+func TestClientThatDoesNotRead(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		var sent atomic.Int64
+		worker := gatewaytest.NewWorker(t, endless(&sent))
+		opts := []rigOption{withConfig(func(c *Config) { c.ClientWrite = 500 * time.Millisecond })}
+		if secure {
+			opts = append(opts, withTLS())
+		}
+		r := newRig(t, []string{worker.URL()}, opts...)
+		c := r.chat(streamBody)
+		c.Head()
+		seen := worker.Next(t)
+		select {
+		case <-seen.Left:
+		case <-time.After(patience):
+			t.Fatal("the worker still has the request")
+		}
+		if row := r.row(); row.Outcome != tenancy.OutcomeClientAborted || row.Status != 499 || row.Phase != tenancy.PhaseStream || !row.Flags.Has(tenancy.FlagAborted) {
+			t.Errorf("row %+v", row)
+		}
+		r.health.mu.Lock()
+		if r.health.failures != 0 {
+			t.Errorf("the worker has %d failures", r.health.failures)
+		}
+		r.health.mu.Unlock()
+	}
+}
+
+// TestSlowDownload: a large answer that is read slowly comes whole, though it takes
+// longer than one write may be blocked.
+func TestSlowDownload(t *testing.T) {
+	t.Parallel()
+	answer := gatewaytest.ChatBody(strings.Repeat("a", 24<<20), gatewaytest.Usage(1, 1))
+	worker := gatewaytest.NewWorker(t, gatewaytest.JSON(200, answer))
+	r := newRig(t, []string{worker.URL()}, withConfig(func(c *Config) { c.ClientWrite = 2 * time.Second }))
+	c := r.chat(chatBody)
+	body := c.Head().Body
+	got := 0
+	for part := make([]byte, 512<<10); ; time.Sleep(100 * time.Millisecond) {
+		n, err := io.ReadFull(body, part)
+		got += n
+		if err != nil {
+			break
+		}
+	}
+	if got != len(answer) {
+		t.Errorf("got %d bytes of %d", got, len(answer))
+	}
+}
+
+// TestStreamOutlivesEveryLimit: there is no limit on how long a stream may run.
+func TestStreamOutlivesEveryLimit(t *testing.T) {
+	t.Parallel()
+	const events = 40
+	worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+		x.StreamHead()
+		for range events {
+			x.Chunk(gatewaytest.ContentEvent("a", ""))
+			if !x.Pause(100 * time.Millisecond) {
+				return
+			}
+		}
+		x.Chunk(gatewaytest.DoneEvent)
+		x.End()
+	})
+	for _, secure := range []bool{false, true} {
+		opts := []rigOption{withConfig(func(c *Config) {
+			c.HeaderRead, c.BodyRead, c.BodyIdle, c.IdleConnection, c.ClientWrite = time.Second, time.Second, time.Second, time.Second, time.Second
+			c.Connect, c.FirstByteStream, c.FirstByteUnary, c.StreamIdle = time.Second, time.Second, time.Second, time.Second
+			c.KeepAliveComment = time.Second
+		})}
+		if secure {
+			opts = append(opts, withTLS())
+		}
+		r := newRig(t, []string{worker.URL()}, opts...)
+		_, text, err := read(t, r.chat(streamBody))
+		if n := strings.Count(text, "data: "); err != nil || n != events+1 {
+			t.Errorf("TLS %v: got %d events, %v", secure, n, err)
+		}
+		if row := r.row(); row.Outcome != tenancy.OutcomeCompleted || row.Duration < 3*time.Second {
+			t.Errorf("row %+v", row)
+		}
 	}
 }
