@@ -36,7 +36,7 @@ func tokenRelay(t testing.TB) (*relay, net.Conn) {
 	ex := &exchange{g: newRig(t, nil).g, answerBegan: true}
 	return &relay{
 		ex: ex, body: &upstreamBody{c: newUpstream(ours, ""), chunks: &chunkDecoder{}, left: -1},
-		scan: *sse.NewScanner(0), stream: openai.Codec{}.NewObserver(wire.Chat), tokenSeen: true,
+		scan: *sse.NewScanner(0), stream: openai.Codec{}.NewObserver(wire.Chat), tokenSeen: true, chunked: true,
 	}, theirs
 }
 
@@ -51,7 +51,7 @@ func passOn(t testing.TB, r *relay, theirs, client net.Conn) {
 		t.Fatal(err)
 	}
 	for sent := false; !sent; {
-		p, err := r.next(true)
+		p, err := r.next()
 		if err != nil {
 			t.Fatal(err)
 		}

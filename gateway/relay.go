@@ -41,6 +41,8 @@ type relay struct {
 
 	out       []byte // events ready for the client, behind chunkRoom; nil if there are none
 	outMemory *[]byte
+	head      []byte // of the response, until it is written
+	chunked   bool   // the response is sent in chunks
 	hideUsage bool   // the client didn't ask for the usage chunk
 	done      bool   // the terminal mark has come
 	bound     bool   // the answer's id was remembered

@@ -49,15 +49,14 @@ func (r *relay) written() {
 	r.out, r.outMemory = nil, nil
 }
 
-// sendTo writes the response to the client, whose head is given, until the
-// stream's end. It reports whether it was written whole, so that the connection is
-// fit for another.
-func (r *relay) sendTo(nc net.Conn, head []byte, chunked bool) (whole bool) {
+// sendTo writes the response to the client until the stream's end. It reports whether
+// it was written whole, so that the connection is fit for another.
+func (r *relay) sendTo(nc net.Conn) (whole bool) {
 	defer r.close()
 	for {
-		p, err := r.next(chunked)
-		if len(head) > 0 {
-			p, head = append(head, p...), nil
+		p, err := r.next()
+		if r.head != nil {
+			p, r.head = append(r.head, p...), nil
 		}
 		if len(p) > 0 {
 			if _, werr := nc.Write(p); werr != nil {
@@ -74,13 +73,13 @@ func (r *relay) sendTo(nc net.Conn, head []byte, chunked bool) (whole bool) {
 // next waits for events and returns them as they are to be written. err is the
 // stream's end, and what comes with it is the last: io.EOF if the client is to see
 // an end at all.
-func (r *relay) next(chunked bool) (p []byte, err error) {
+func (r *relay) next() (p []byte, err error) {
 	r.advance()
 	if r.hasToken {
 		r.hasToken = false
 		r.markFirstToken()
 	}
-	if !chunked {
+	if !r.chunked {
 		if r.pending() {
 			p = r.out[chunkRoom:]
 		}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"errors"
+	"log/slog"
 	"net"
 	"sync"
 	"time"
@@ -133,19 +134,25 @@ type session struct {
 }
 
 // run serves requests until the connection ends.
+//
+// It sends streams itself and not from within what has served their requests: while a
+// stream waits for its worker the goroutine's stack can then shrink to half.
 func (s *session) run() {
 	defer func() {
+		if bug := recover(); bug != nil {
+			logPanic(s.g.log, bug, slog.String("where", "connection"))
+		}
 		s.in.drop()
 		_ = s.nc.Close()
 		_ = s.c.Close() // where TLS could not be ended
 	}()
-	s.g.guarded("connection", func() {
-		if !s.handshake() {
-			return
+	again := s.handshake()
+	for first := true; again; first = false {
+		var stream *relay
+		if again, stream = s.request(first); stream != nil {
+			again = stream.sendTo(s.nc) && again
 		}
-		for first := true; s.request(first); first = false {
-		}
-	})
+	}
 }
 
 // handshake begins TLS, if it is spoken here. The first request's head has what is
@@ -166,20 +173,34 @@ func (s *session) handshake() bool {
 	return true
 }
 
-// request serves the next request and reports whether another may follow.
-func (s *session) request(first bool) bool {
+// request serves the next request and reports whether another may follow. The
+// response may be a stream that is yet to be sent.
+func (s *session) request(first bool) (again bool, stream *relay) {
 	if !s.await(first) {
-		return false
+		return false, nil
 	}
 	ctx := acquireCtx(s.nc)
-	again := s.answer(ctx)
-	if stream := s.c.stream; stream != nil {
-		s.c.stream = nil
-		return s.stream(ctx, stream, again)
+	again = s.answer(ctx)
+	if stream, s.c.stream = s.c.stream, nil; stream != nil {
+		stream.chunked = ctx.Request.Header.IsHTTP11()
+		again = again && stream.chunked
+		stream.head = streamHead(&ctx.Response.Header, stream.chunked)
 	}
+	// A stream may run for hours, so the context is given back before.
 	releaseCtx(ctx)
 	s.in.shrink()
-	return again
+	return again, stream
+}
+
+// streamHead is the head of a response that is a stream: in chunks, or without an end
+// but the connection's for clients of HTTP/1.0, which knows no chunks.
+func streamHead(h *fasthttp.ResponseHeader, chunked bool) []byte {
+	if chunked {
+		h.SetContentLength(-1)
+	} else {
+		h.SetContentLength(-2)
+	}
+	return bytes.Clone(h.Header())
 }
 
 // answer reads a request and has it handled. It writes the response, unless that
@@ -271,23 +292,6 @@ func (s *session) respond(ctx *fasthttp.RequestCtx) (keep bool) {
 		writers.Put(w)
 	}()
 	return resp.Write(w) == nil && w.Flush() == nil && keep
-}
-
-// stream writes a response that is a stream. The request's context is given back
-// before: a stream may run for hours.
-func (s *session) stream(ctx *fasthttp.RequestCtx, r *relay, keep bool) bool {
-	chunked := ctx.Request.Header.IsHTTP11()
-	h := &ctx.Response.Header
-	if chunked {
-		h.SetContentLength(-1)
-	} else {
-		h.SetContentLength(-2) // that version knows no chunks: its end is the connection's
-		keep = false
-	}
-	head := bytes.Clone(h.Header())
-	releaseCtx(ctx)
-	s.in.shrink()
-	return r.sendTo(s.nc, head, chunked) && keep
 }
 
 // finishHeader puts into a response what every one has, and reports whether the
