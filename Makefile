@@ -85,6 +85,15 @@ replicas: native ## two gateways before 200 clients for SPAN seconds, with one l
 	@SLUICE_TEST_SERVICES=required SLUICE_TEST_SECONDS=$(SPAN) SLUICE_TEST_SEED=$(SEED) \
 	  $(GO) test -count=1 -timeout 30m -v -run '^TestReplicas' ./cmd/sluice
 
+# `make soak SOAK=600`, in seconds.
+SOAK ?= 1800
+
+.PHONY: soak
+soak: native ## 200 clients before a gateway for SOAK seconds, with failing workers, reloads and revocations; nothing may grow
+	$(call say,soak: $(SOAK) s)
+	@SLUICE_TEST_SECONDS=$(SOAK) SLUICE_TEST_SEED=$(SEED) \
+	  $(GO) test -count=1 -timeout $$(( $(SOAK) + 900 ))s -v -run '^TestSoak$$' ./cmd/sluice
+
 .PHONY: native-test
 native-test: native ## run the tests of the Rust half of the tokenizer
 	$(call say,native tests)

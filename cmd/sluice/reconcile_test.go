@@ -158,6 +158,10 @@ func (b *books) row(row *tenancy.Row, did []simworker.Account) {
 	if row.Outcome == tenancy.OutcomeCompleted && len(row.Charges) != b.budgets {
 		b.t.Errorf("row %s was charged to %d budgets, should be to %d: %+v", row.ID, len(row.Charges), b.budgets, row.Charges)
 	}
+	if cutByRevocation(row) {
+		b.early(row, did)
+		return
+	}
 	switch row.Outcome {
 	case tenancy.OutcomeLost, tenancy.OutcomeDenied, tenancy.OutcomeRejected:
 		if row.InputTokens != 0 || row.OutputTokens != 0 || row.Costs.Total() != 0 {
@@ -174,6 +178,12 @@ func (b *books) row(row *tenancy.Row, did []simworker.Account) {
 	default:
 		b.early(row, did)
 	}
+}
+
+// cutByRevocation reports whether a request ended because its credential was revoked
+// while it ran.
+func cutByRevocation(row *tenancy.Row) bool {
+	return row != nil && row.Outcome == tenancy.OutcomeRejected && row.ErrorCode == "invalid_api_key"
 }
 
 // early bounds a row of a request that ended before its answer was whole: it pays
@@ -224,8 +234,8 @@ func (b *books) answer(id string, got told, row *tenancy.Row, served map[string]
 	switch {
 	case got.status == 200 && got.whole:
 		b.whole(id, got, row)
-	case got.status == 401:
-		if row != nil {
+	case got.status == 401 || got.failed && cutByRevocation(row):
+		if row != nil && !cutByRevocation(row) {
 			b.t.Errorf("request %s has a row although nobody knows whose it is: %+v", id, row)
 		}
 	case got.status == 403 || got.status == 404 || got.status == 429:
