@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"net/http/httptrace"
 	"slices"
 	"strings"
 	"sync"
@@ -30,6 +32,8 @@ type told struct {
 	usage *usageTold
 	// events with content that it had read of a stream.
 	events int
+	// lost is why nothing came.
+	lost string
 }
 
 type usageTold struct {
@@ -195,6 +199,8 @@ func ask(ctx context.Context, transport http.RoundTripper, base, key string, q *
 		leave := time.AfterFunc(q.leaveIn, cancel)
 		defer leave.Stop()
 	}
+	var conn net.Conn
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { conn = i.Conn }})
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/v1/chat/completions", bytes.NewReader(text))
 	if err != nil {
 		panic("BUG: " + err.Error())
@@ -206,13 +212,17 @@ func ask(ctx context.Context, transport http.RoundTripper, base, key string, q *
 	}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
-		got.left = ctx.Err() != nil
+		got.left, got.lost = ctx.Err() != nil, fmt.Sprintf("%v (%T)", err, err)
 		return got
 	}
 	defer resp.Body.Close()
 	got.status = resp.StatusCode
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
 		got.readStream(resp.Body, q.leaveAfter)
+		if got.failed {
+			// Its end comes right behind, and would meet a request that is sent on it.
+			conn.Close()
+		}
 		if got.whole && !q.hasty {
 			_, _ = io.Copy(io.Discard, resp.Body)
 		}
@@ -262,7 +272,10 @@ func (t *told) readStream(body io.Reader, leaveAfter int) {
 		if json.Unmarshal([]byte(data), &event) != nil {
 			continue
 		}
-		t.failed = t.failed || event.Error != nil
+		if event.Error != nil {
+			t.failed = true
+			return
+		}
 		if event.Usage != nil {
 			t.usage = event.Usage
 		}
