@@ -108,7 +108,7 @@ func TestOperationsEndToEnd(t *testing.T) {
 	if !strings.Contains(text, `sluice_http_requests_total{dialect="openai",method="POST",route="/v1/responses",status="200"} 4`) {
 		t.Error("the responses are not counted under their route")
 	}
-	for _, line := range strings.Split(text, "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		if strings.HasPrefix(line, "sluice_route_token_disagreements_total{") && !strings.HasSuffix(line, " 0") {
 			t.Errorf("prompts were found to be of another length than the engine's: %s", line)
 		}
