@@ -121,7 +121,7 @@ func TestStoredResponses(t *testing.T) {
 		}
 	}
 	r.idle()
-	r.setReady("w1", false) // the other one is what the router would choose
+	r.setReady("w1", false)                             // the other one is what the router would choose
 	resp, text := r.get("GET", "/v1/responses/resp_a1") // its worker isn't ready, and no other has it
 	wantError(t, resp, text, 404, "response_not_found")
 	r.setReady("w1", true)
