@@ -222,7 +222,7 @@ func (k *keeping) badWorkers() {
 func (k *keeping) leave() {
 	public, _, _ := k.child.addresses()
 	c := gatewaytest.DialTLS(k.T, public, k.cert.Client)
-	c.Send("POST", chatPath, strings.Replace(chat(true, ""), `"max_tokens":5`, `"max_tokens":500`, 1), "Content-Type: application/json", "Authorization: "+k.auth("globex"))
+	c.Send("POST", chatPath, strings.Replace(chat(true, ""), `"max_tokens":5`, `"max_tokens":500`, 1), "Authorization: "+k.auth("globex"))
 	c.Leave(gatewaytest.RST)
 }
 

@@ -355,7 +355,7 @@ func (k *keeping) crash() {
 	public, _, _ := k.child.addresses()
 	for range 4 {
 		c := gatewaytest.DialTLS(k.T, public, k.cert.Client)
-		c.Send("POST", chatPath, chat(true, ""), "Content-Type: application/json", "Authorization: "+k.auth("acme"))
+		c.Send("POST", chatPath, chat(true, ""), "Authorization: "+k.auth("acme"))
 	}
 	soon(k.T, "the workers to have the requests", stackPatience, func() bool { return open(k.d) >= 4 })
 	k.child.signal(k.T, syscall.SIGQUIT)
