@@ -11,6 +11,8 @@ const (
 	maxDescription = 4 << 20
 	// maxPaths is how many paths a PathSet has room for.
 	maxPaths = 31
+	// maxPathTries is how often in a row the description is asked for that doesn't come.
+	maxPathTries = 3
 	// pathsKnown marks a worker that has described itself.
 	pathsKnown = 1 << maxPaths
 )
@@ -49,27 +51,31 @@ func (c *Checker) Offered(pool string) (PathSet, bool) {
 }
 
 // learnPaths asks a worker for the description of its routes, once for each version
-// and process. What can't be read now but was known before is kept.
-func (m *member) learnPaths(ctx context.Context) {
+// and process. What can't be read now but was known before is kept. It reports whether
+// the answer will do until the next regular look: an engine makes the document when it
+// is first asked for it, which can take longer than the call may.
+func (m *member) learnPaths(ctx context.Context) bool {
 	if len(m.c.cfg.Paths) == 0 {
-		return
+		return true
 	}
 	m.mu.Lock()
 	version := m.status.Version
 	m.mu.Unlock()
 	if m.offers.Load()&pathsKnown != 0 && version == m.described {
-		return
+		return true
 	}
 	body, err := m.api.get(ctx, "/openapi.json", maxDescription)
 	if err != nil && isTransport(err) {
-		return
+		m.pathTries++
+		return m.pathTries%maxPathTries == 0
 	}
 	var offers uint32
 	if err == nil {
 		offers = describedPaths(body, m.c.cfg.Paths)
 	}
-	m.described = version
+	m.described, m.pathTries = version, 0
 	m.setOffers(offers)
+	return true
 }
 
 // setOffers takes over what the worker has routes for; 0 is not known.

@@ -77,6 +77,18 @@ func TestOffered(t *testing.T) {
 			}
 		}
 
+		// A description that doesn't come in time is asked for again soon, a few times.
+		p.engine(w1.URL).set(func(e *engine) { e.bodies["/version"], e.hang["/openapi.json"] = `{"version":"0.33.1"}`, true })
+		before := p.engine(w1.URL).count("/openapi.json")
+		pass(66 * time.Second)
+		if n := p.engine(w1.URL).count("/openapi.json") - before; n < maxPathTries || n > 3*maxPathTries {
+			t.Errorf("asked %d times, want a few", n)
+		}
+		want("p", true, true, false, false) // what was known
+		p.engine(w1.URL).set(func(e *engine) { delete(e.hang, "/openapi.json") })
+		pass(66 * time.Second)
+		want("p", true, true, false, false)
+
 		// One that stops describing itself makes the pool unknown, one that is not ready
 		// doesn't count.
 		describe(w1)

@@ -38,8 +38,8 @@ func (m *member) learn(ctx context.Context) {
 		return
 	}
 	m.learnVersion(ctx)
-	m.learnPaths(ctx)
-	if m.learnSources(ctx) {
+	described := m.learnPaths(ctx)
+	if m.learnSources(ctx) && described {
 		m.learnedAt = m.c.cfg.Now()
 	}
 }

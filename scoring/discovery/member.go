@@ -57,6 +57,7 @@ type member struct {
 	announced []EventSource
 	adapters  []string // as last told to the fleet
 	described string   // the version that offers is of
+	pathTries int      // how often the description has not come
 	capacity  [2]int
 	seen      Metrics // of the present process
 }
