@@ -19,7 +19,7 @@ import (
 func TestSlowClientIsNoSilence(t *testing.T) {
 	t.Parallel()
 	event := gatewaytest.ContentEvent(strings.Repeat("a", 1<<20), "")
-	const events = 32
+	const events = 8
 	worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
 		x.StreamHead()
 		for range events {
@@ -28,7 +28,8 @@ func TestSlowClientIsNoSilence(t *testing.T) {
 		x.Chunk(gatewaytest.DoneEvent)
 		x.End()
 	})
-	r := newRig(t, []string{worker.URL()}, withConfig(func(c *Config) { c.StreamIdle = 2 * time.Second }))
+	r := newRig(t, []string{worker.URL()}, withConfig(func(c *Config) { c.StreamIdle = 2 * time.Second }),
+		withListener(func(ln net.Listener) net.Listener { return narrow{ln} }))
 	c := r.chat(streamBody)
 	resp := c.Head()
 	time.Sleep(4 * time.Second) // by then everything between the two is full
