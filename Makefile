@@ -16,7 +16,7 @@ RACE_KEY := ./gateway/... ./ratelimit/... ./scoring/... ./tenancy/... ./policy/.
 # `make bench BENCH=Pick COUNT=6`, `make fuzz FUZZTIME=2m`.
 BENCH ?= .
 COUNT ?= 1
-FUZZTIME ?= 20s
+FUZZTIME ?= 60s
 
 say = @echo "== $(1)"
 
