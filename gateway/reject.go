@@ -58,7 +58,7 @@ func unauthorized(cause error) *rejection {
 func notFoundRoute() *rejection {
 	return &rejection{
 		status: fasthttp.StatusNotFound, kind: "invalid_request_error", code: "unknown_url",
-		message: "no such route; see /v1/models, /v1/chat/completions and /v1/responses",
+		message: "no such route; see /v1/models, /v1/chat/completions, /v1/responses and /v1/messages",
 	}
 }
 
