@@ -84,7 +84,12 @@ func TestBlame(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, []string{gatewaytest.NewWorker(t, c.worker).URL()}, withConfig(func(cfg *Config) {
-				cfg.FirstByteStream, cfg.FirstByteUnary, cfg.StreamIdle = 300*time.Millisecond, 300*time.Millisecond, 300*time.Millisecond
+				switch { // what is waited for in vain, and nothing else
+				case c.blamed == "timeout" && c.status == 504:
+					cfg.FirstByteStream, cfg.FirstByteUnary = time.Second, time.Second
+				case c.blamed == "timeout":
+					cfg.StreamIdle = 3 * time.Second
+				}
 				cfg.ResponseBytes, cfg.EventBytes = 32<<10, 32<<10
 			}))
 			body := chatBody
@@ -120,7 +125,7 @@ func TestInterimResponses(t *testing.T) {
 // TestSlowAnswer: an answer whose parts come in time may take longer than one of them
 // may, and doesn't count against its worker.
 func TestSlowAnswer(t *testing.T) {
-	const idle = 400 * time.Millisecond
+	const idle = 2 * time.Second
 	body := gatewaytest.ChatBody("a", gatewaytest.Usage(10, 1))
 	r := newRig(t, []string{gatewaytest.NewWorker(t, gatewaytest.UnaryTrickle(8, idle/4, body)).URL()},
 		withConfig(func(cfg *Config) { cfg.StreamIdle = idle }))
@@ -195,7 +200,7 @@ func TestAnswerBeforeTheRequest(t *testing.T) {
 func TestDeafWorker(t *testing.T) {
 	addr := gatewaytest.Raw(t, gatewaytest.Deaf)
 	other := gatewaytest.NewWorker(t, gatewaytest.Chat("b"))
-	r := newRig(t, []string{"http://" + addr, other.URL()}, withConfig(func(cfg *Config) { cfg.ClientWrite = 500 * time.Millisecond }))
+	r := newRig(t, []string{"http://" + addr, other.URL()}, withConfig(func(cfg *Config) { cfg.ClientWrite = 3 * time.Second }))
 	r.fewBuffers()
 	resp, text := r.chat(largeChat()).Answer()
 	if resp.StatusCode != 200 || !strings.Contains(text, `"content":"b"`) {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
+	"github.com/sluicegate/sluice/gateway/wire"
 )
 
 // matrixDialect is a route as the matrix plays it, and how its worker and its clients
@@ -29,6 +30,19 @@ type matrixDialect struct {
 	failed string
 	// big is an event, of a content of n bytes.
 	big func(n int) string
+
+	// translated says that the worker has no such route, and is spoken to in another
+	// form; the client's mark is then ends.
+	translated bool
+	ends       string
+}
+
+// end is the mark with which a stream ends for the client.
+func (d *matrixDialect) end(usage string) string {
+	if d.translated {
+		return d.ends
+	}
+	return d.mark(usage)
 }
 
 // good is the behaviour of a worker that is well.
@@ -53,7 +67,7 @@ func doneMark(string) string { return gatewaytest.DoneEvent }
 func matrixDialects() []*matrixDialect {
 	return []*matrixDialect{
 		matrixChat(), matrixCompletions(), matrixEmbeddings(), matrixResponses(), matrixTokenize(), matrixDetokenize(),
-		matrixMessages(), matrixCountTokens(),
+		matrixMessages(), matrixCountTokens(), matrixMessagesTranslated(), matrixCountTokensTranslated(),
 	}
 }
 
@@ -192,4 +206,32 @@ func matrixCountTokens() *matrixDialect {
 			return fmt.Sprintf(`{"input_tokens":10,"context_management":{"original_input_tokens":10},"note":%q}`, text)
 		},
 	}
+}
+
+// matrixMessagesTranslated are messages before workers that have chat alone.
+func matrixMessagesTranslated() *matrixDialect {
+	messages, d := matrixMessages(), matrixChat()
+	d.name, d.path, d.request = "messages translated", messages.path, messages.request
+	d.translated, d.ends = true, messages.mark("")
+	return d
+}
+
+// matrixCountTokensTranslated is count_tokens before workers that have /tokenize alone.
+func matrixCountTokensTranslated() *matrixDialect {
+	count, d := matrixCountTokens(), matrixTokenize()
+	d.name, d.path, d.request, d.translated = "count_tokens translated", count.path, count.request, true
+	return d
+}
+
+// endpoints is what the workers of a rig offer.
+func (d *matrixDialect) endpoints() rigOption {
+	if !d.translated {
+		return allEndpoints()
+	}
+	set := wire.EndpointsOf(wire.Chat, wire.Tokenize)
+	return withState(func(st *State) {
+		p := st.Pools["p"]
+		p.Endpoints, p.Salted = &set, set
+		st.Pools = map[string]Pool{"p": p}
+	})
 }

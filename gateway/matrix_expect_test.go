@@ -168,3 +168,17 @@ var matrixExpected = map[string]map[string]expected{
 		"shutdown":     cut(503, "unavailable", chargePrompt), "revoke": cut(401, "invalid_api_key", chargePrompt),
 	},
 }
+
+// expected is what must become of the cell. What is no JSON is passed on as it is, but
+// there is no translation of it.
+func (c matrixCell) expected() expected {
+	if c.dialect.translated && c.fault == "garbage" {
+		switch c.phase {
+		case "first-event":
+			return refusedWith(502, "upstream_error", "answer", chargePrompt)
+		case "mid":
+			return endsWith("upstream_error", "answer")
+		}
+	}
+	return matrixExpected[c.phase][c.fault]
+}
