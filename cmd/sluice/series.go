@@ -166,7 +166,7 @@ func metricFamilies() []metricFamily {
 // Sizes of the labels whose values are words of the code and not names of the configuration: as many as
 // there are, or a round number above.
 var fixedLabels = map[string]int{
-	"route": 9, "method": 8, "status": 24, "dialect": 2, "phase": 6, "code": 16, "reason": 16, "decision": 4, "unit": 6,
+	"route": 16, "method": 8, "status": 24, "dialect": 2, "phase": 6, "code": 16, "reason": 16, "decision": 4, "unit": 6,
 	"gateway": 1, "process": 1,
 	"percentile": 2, "result": 5, "state": 5, "source": 5, "shape": 14, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 9,
 	"sluice_degraded/reason": 4,
