@@ -65,6 +65,11 @@ for model in MODELS:
         same(create(c, model).usage.input_tokens, counted, "input_tokens")
 
 
+@s.case("both ways count the same tokens", simulated=True)
+def _():
+    same(*(create(client(), m, system="Be brief.").usage.input_tokens for m in MODELS), "input_tokens")
+
+
 @s.case("models")
 def _():
     ids = [m.id for m in client().models.list()]
