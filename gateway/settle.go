@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -373,7 +374,9 @@ func (ex *exchange) log(end *ending, row *tenancy.Row) {
 	if !ex.g.log.Enabled(ctx, level) {
 		return
 	}
-	attrs := append(rowAttrs(row), slog.String("method", ex.method), slog.String("route", ex.route.template))
+	room := attrRooms.Get().(*[]slog.Attr)
+	defer attrRooms.Put(room)
+	attrs := append(appendRowAttrs((*room)[:0], row), slog.String("method", ex.method), slog.String("route", ex.route.template))
 	if ex.principal == nil && ex.conn != nil {
 		attrs = append(attrs, slog.String("peer", ex.conn.RemoteAddr().String())) // all that is known of the caller
 	}
@@ -383,8 +386,15 @@ func (ex *exchange) log(end *ending, row *tenancy.Row) {
 	if end.cause != nil {
 		attrs = append(attrs, slog.String("cause", end.cause.Error()))
 	}
-	ex.g.log.LogAttrs(ctx, level, "request", attrs...)
+	*room = attrs
+	// Where in the code a request's line is written says nothing, and is dear to find.
+	record := slog.NewRecord(time.Now(), level, "request", 0)
+	record.AddAttrs(attrs...)
+	_ = ex.g.log.Handler().Handle(ctx, record) // a log that fails has nobody to tell
 }
+
+// attrRooms has room for the attributes of a request's line.
+var attrRooms = sync.Pool{New: func() any { a := make([]slog.Attr, 0, 32); return &a }}
 
 // logUnrecorded writes a row that is not in the ledger, whole: every column, in
 // the form in which the ledger keeps rows outside of its database.
@@ -401,8 +411,8 @@ func logUnrecorded(log *slog.Logger, row *tenancy.Row, cause error) {
 	log.LogAttrs(context.Background(), slog.LevelError, "cannot record a request in the ledger", attrs...)
 }
 
-func rowAttrs(row *tenancy.Row) []slog.Attr {
-	return []slog.Attr{
+func appendRowAttrs(dst []slog.Attr, row *tenancy.Row) []slog.Attr {
+	return append(dst,
 		slog.String("id", row.ID), slog.String("request_id", row.RequestID), slog.String("decision_id", row.DecisionID),
 		slog.String("tenant", row.Tenant), slog.String("principal", row.Principal),
 		slog.String("model", row.Model), slog.String("pool", row.Pool), slog.String("worker", row.Worker),
@@ -412,5 +422,5 @@ func rowAttrs(row *tenancy.Row) []slog.Attr {
 		slog.Int64("input_tokens", row.InputTokens), slog.Int64("cached_tokens", row.CachedTokens),
 		slog.Int64("output_tokens", row.OutputTokens), slog.Int64("cost_micros", row.Costs.Total()),
 		slog.Duration("ttft", row.TTFT), slog.Duration("duration", row.Duration),
-	}
+	)
 }

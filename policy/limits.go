@@ -22,8 +22,14 @@ type reservation struct {
 // addLimits evaluates every limit of the matching bindings. A limit that can
 // never admit the request denies at once; when any does, nothing is reserved.
 func (e *evaluation) addLimits(d *Decision, found []judged) {
-	var limits []Limit
-	var kept []reservation
+	most := 0
+	for _, j := range found {
+		most += len(j.a.b.policy.limits)
+	}
+	if most == 0 {
+		return
+	}
+	limits, kept := make([]Limit, 0, most), make([]reservation, 0, most)
 	for _, j := range found {
 		for i := range j.a.b.policy.limits {
 			l := &j.a.b.policy.limits[i]
@@ -50,9 +56,15 @@ func (e *evaluation) addLimits(d *Decision, found []judged) {
 		order[i] = i
 	}
 	slices.SortFunc(order, func(x, y int) int { return comparePositions(kept[x].at, kept[y].at) })
+	inOrder := slices.IsSorted(order)
+	if inOrder {
+		d.Limits, d.kept = limits, kept
+	}
 	for _, i := range order {
-		d.Limits = append(d.Limits, limits[i])
-		d.kept = append(d.kept, kept[i])
+		if !inOrder {
+			d.Limits = append(d.Limits, limits[i])
+			d.kept = append(d.kept, kept[i])
+		}
 		e.resolveForCharge(kept[i].limit)
 	}
 }

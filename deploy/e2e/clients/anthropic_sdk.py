@@ -33,8 +33,9 @@ for model in MODELS:
     @s.case(f"{model}: message, streaming: the text of the answer that does not stream")
     def _():
         c = client()
-        whole = create(c, model)
-        with c.messages.stream(model=model, messages=MESSAGES, max_tokens=12) as stream:
+        plain = {"extra_body": {"temperature": 0}}
+        whole = create(c, model, **plain)
+        with c.messages.stream(model=model, messages=MESSAGES, max_tokens=12, **plain) as stream:
             text = "".join(stream.text_stream)
             final = stream.get_final_message()
         same(text, whole.content[0].text, "text")

@@ -57,7 +57,7 @@ class Suite:
         eventually(f"the statuses {want}", lambda: [r["status"] for r in self.rows(case)] == want,
                    lambda: [r["status"] for r in self.rows(case)])
 
-    def waited(self, case, want, before=0, least=0.9, most=12):
+    def waited(self, case, want, before=0, least=0.9, most=30):
         """Expects these statuses, and so many seconds between the last two requests: what Retry-After said, which
         is longer than any client waits by itself before its first retry."""
         rows = eventually(f"the statuses {want}", lambda: [r["status"] for r in self.rows(case)[before:]] == want and self.rows(case),

@@ -120,7 +120,7 @@ await test("429: not retried; then once, when Retry-After says", async () => {
   await eventually("200, 429, 429, 200", async () => JSON.stringify(await statuses("rate")) === "[200,429,429,200]");
   const [refused, served] = (await rows("rate")).slice(-2);
   const gap = (served.start_ns - refused.end_ns) / 1e9;
-  if (gap < 0.9 || gap > 12) throw new Error(`waited ${gap} s before the retry`);
+  if (gap < 0.9 || gap > 30) throw new Error(`waited ${gap} s before the retry`);
 });
 await test("429: a used-up quota is not tried again", async () => {
   await chat(client("quota"));

@@ -59,6 +59,19 @@ def _():
     same(list(json.loads(call.function.arguments)), ["city"], "arguments")
 
 
+@s.case("a tool by name, and streaming", simulated=True)
+def _():
+    named = {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "weather"}}, "max_tokens": 500, "temperature": 0}
+    call = chat(client(timeout=60), **named).choices[0].message.tool_calls[0]
+    same(call.function.name, "weather", "function")
+    name, arguments = "", ""
+    for chunk in chat(client(timeout=60), stream=True, **named):
+        for part in chunk.choices[0].delta.tool_calls or [] if chunk.choices else []:
+            name += part.function.name or ""
+            arguments += part.function.arguments or ""
+    same((name, arguments), ("weather", call.function.arguments), "call of a stream")
+
+
 @s.case("tools, streaming", simulated=True)
 def _():
     with client().chat.completions.stream(model="chat", messages=MESSAGES, max_tokens=500, tools=[TOOL]) as stream:
