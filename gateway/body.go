@@ -47,7 +47,7 @@ func (ex *exchange) readBody(ctx *fasthttp.RequestCtx) *rejection {
 	}
 	err := ex.fillBody(from)
 	ex.bodyRead = in.ended
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		ex.body = *ex.received
 		return nil
 	}

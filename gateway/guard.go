@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -28,7 +29,8 @@ func (g *Gateway) guarded(where string, f func()) (ok bool) {
 // logPanic notes a bug. Its value may hold text of the request, which the stack
 // does not.
 func logPanic(log *slog.Logger, p any, attr slog.Attr) {
-	log.Error("panic in a request", attr, "kind", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+	log.LogAttrs(context.Background(), slog.LevelError, "panic in a request", attr,
+		slog.String("kind", fmt.Sprintf("%T", p)), slog.String("stack", string(debug.Stack())))
 }
 
 // failed answers a request in which a bug has been found.

@@ -208,7 +208,7 @@ type requestBody struct {
 }
 
 // ended reports whether the body was read to its end.
-func (b *requestBody) ended() bool { return b.err == io.EOF || b.chunks == nil && b.left == 0 }
+func (b *requestBody) ended() bool { return errors.Is(b.err, io.EOF) || b.chunks == nil && b.left == 0 }
 
 // maxRead bounds what is read of chunks at once, since what comes behind their end
 // has to be put back.
@@ -239,7 +239,7 @@ func (b *requestBody) readSome(p []byte) (int, error) {
 		return n, nil
 	}
 	n, err := b.s.nc.Read(p)
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
 	return n, err

@@ -65,7 +65,7 @@ func (r *relay) sendTo(nc net.Conn) (whole bool) {
 		}
 		r.written()
 		if err != nil {
-			return err == io.EOF
+			return errors.Is(err, io.EOF)
 		}
 	}
 }
@@ -88,7 +88,7 @@ func (r *relay) next() (p []byte, err error) {
 	if r.pending() {
 		p = r.chunk()
 	}
-	if r.end == io.EOF {
+	if errors.Is(r.end, io.EOF) {
 		p = append(p, "0\r\n\r\n"...)
 	}
 	return p, r.end

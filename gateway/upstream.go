@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -171,7 +172,7 @@ func quiet(nc net.Conn) bool {
 		nc = tc.NetConn()
 	}
 	sc, ok := nc.(syscall.Conn)
-	return !ok || peeked(sc) == unix.EAGAIN
+	return !ok || errors.Is(peeked(sc), unix.EAGAIN)
 }
 
 // put keeps c for the next request; the caller has read its response to the

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -26,7 +27,7 @@ func TestConnectionsAreGivenBackWithoutTheirReader(t *testing.T) {
 	}
 	b := &upstreamBody{c: c, left: -1, chunks: &chunkDecoder{}}
 	data, err := b.next(time.Now().Add(time.Minute))
-	if string(data) != "hello" || err != io.EOF || !b.reusable() {
+	if string(data) != "hello" || !errors.Is(err, io.EOF) || !b.reusable() {
 		t.Fatalf("%q, %v, reusable %v", data, err, b.reusable())
 	}
 	b.letGo()

@@ -58,7 +58,7 @@ func (s *socket) open(nc net.Conn) {
 func (s *socket) receive(fd uintptr) bool {
 	s.memory = readPool.Get().(*[]byte)
 	s.n, s.err = ignoringEINTR(func() (int, error) { return unix.Read(int(fd), *s.memory) })
-	if s.err == unix.EAGAIN {
+	if errors.Is(s.err, unix.EAGAIN) {
 		readPool.Put(s.memory)
 		s.memory = nil
 		return false
@@ -73,12 +73,12 @@ func (s *socket) look(fd uintptr) bool {
 		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		return n, err
 	})
-	return s.err != unix.EAGAIN
+	return !errors.Is(s.err, unix.EAGAIN)
 }
 
 func ignoringEINTR(f func() (int, error)) (int, error) {
 	for {
-		if n, err := f(); err != unix.EINTR {
+		if n, err := f(); !errors.Is(err, unix.EINTR) {
 			return n, err
 		}
 	}
@@ -206,7 +206,7 @@ func (b *upstreamBody) wait(deadline time.Time) error {
 	if b.clean {
 		return nil
 	}
-	if err := b.c.hear(deadline); err != io.EOF {
+	if err := b.c.hear(deadline); !errors.Is(err, io.EOF) {
 		return err
 	}
 	return nil // the read that follows says what the end means
@@ -301,7 +301,7 @@ func (b *upstreamBody) accept(raw []byte, err error) (data []byte, end error) {
 			return data, b.ended(len(data) < len(raw))
 		}
 		return data, cutShort(err)
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		b.clean = true
 	}
 	return raw, err
@@ -317,7 +317,7 @@ func (b *upstreamBody) ended(more bool) error {
 
 // cutShort is the error of a read within a body.
 func cutShort(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -66,7 +67,7 @@ func TestProfilePages(t *testing.T) {
 	group.Go(func() {
 		req := httptest.NewRequestWithContext(ctx, http.MethodGet, "/debug/pprof/block?seconds=120", nil)
 		defer func() {
-			if recover() != http.ErrAbortHandler {
+			if why, _ := recover().(error); !errors.Is(why, http.ErrAbortHandler) {
 				t.Error("a profile that was given up looks whole")
 			}
 		}()

@@ -14,6 +14,7 @@ import (
 // Coding is a content coding.
 type Coding uint8
 
+// The codings that are known.
 const (
 	Identity Coding = iota
 	Gzip
@@ -156,9 +157,9 @@ func (r *Reader) Read(p []byte) (int, error) {
 // first: what a decoder makes of it can look like the end of a body.
 func (r *Reader) judge(err error) error {
 	switch {
-	case r.src.err != nil && r.src.err != io.EOF:
+	case r.src.err != nil && !errors.Is(r.src.err, io.EOF):
 		return r.src.err
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		return io.EOF
 	case errors.Is(err, ErrWindow), errors.Is(err, ErrParts), errors.Is(err, ErrTooLarge):
 		return err

@@ -147,7 +147,7 @@ func TestCut(t *testing.T) {
 			}
 			for _, fault := range []error{broken, io.ErrUnexpectedEOF} {
 				src := io.MultiReader(bytes.NewReader(coded[:n]), iotest.ErrReader(fault))
-				if _, err := decode(c, src, DefaultLimits(1<<20)); err != fault {
+				if _, err := decode(c, src, DefaultLimits(1<<20)); !errors.Is(err, fault) {
 					t.Errorf("%s whose source fails at %d of %d: %v, want %v", c.name(), n, len(coded), err, fault)
 				}
 			}

@@ -3,6 +3,7 @@ package coding
 import (
 	"bufio"
 	"compress/gzip"
+	"errors"
 	"io"
 	"sync"
 )
@@ -34,7 +35,7 @@ func (g *gzipReader) Read(p []byte) (int, error) {
 			g.open = true
 		}
 		n, err := g.z.Read(p)
-		if err != io.EOF {
+		if !errors.Is(err, io.EOF) {
 			return n, err
 		}
 		g.open = false
@@ -51,7 +52,7 @@ func (g *gzipReader) release() { gzipReaders.Put(g.z) }
 
 // noEOF turns an end where there must be none into what it is.
 func noEOF(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err

@@ -2,6 +2,7 @@ package coding
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"sync"
 
@@ -27,7 +28,7 @@ var zstdReaders sync.Pool
 
 func newZstd(in *bufio.Reader, lim Limits) *zstdReader {
 	r := &zstdReader{frames: frames{in: in, lim: lim}}
-	if kept, ok := zstdReaders.Get().(keptZstd); ok && kept.window == lim.Window {
+	if kept, ok := zstdReaders.Get().(*keptZstd); ok && kept.window == lim.Window {
 		r.z = kept.z
 	} else {
 		var err error
@@ -51,9 +52,9 @@ func (r *zstdReader) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	switch ferr := r.frames.err; {
-	case ferr != nil && ferr != io.EOF:
+	case ferr != nil && !errors.Is(ferr, io.EOF):
 		err = ferr // it knows better
-	case ferr == nil || err != io.EOF:
+	case ferr == nil || !errors.Is(err, io.EOF):
 		err = ErrCorrupt // only one of the two has come to an end
 	}
 	return n, err
@@ -61,7 +62,7 @@ func (r *zstdReader) Read(p []byte) (int, error) {
 
 func (r *zstdReader) release() {
 	if r.z.Reset(nil) == nil && r.frames.window <= keptWindow {
-		zstdReaders.Put(keptZstd{z: r.z, window: r.frames.lim.Window})
+		zstdReaders.Put(&keptZstd{z: r.z, window: r.frames.lim.Window})
 	}
 }
 

@@ -3,6 +3,7 @@ package sse
 import (
 	"bytes"
 	"fmt"
+	"slices"
 )
 
 // MaxEvent is the largest event in bytes, its blank line included, that a
@@ -130,7 +131,7 @@ func (s *Scanner) Lend(p []byte) {
 		s.Feed(p)
 		return
 	}
-	s.own, s.buf, s.lent = s.buf[:0], p[:len(p):len(p)], true
+	s.own, s.buf, s.lent = s.buf[:0], slices.Clip(p), true
 	s.start, s.pos, s.line = 0, 0, 0
 	s.join = s.join[:0]
 }

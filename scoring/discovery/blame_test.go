@@ -44,7 +44,7 @@ func TestProvokedFaults(t *testing.T) {
 	fail(h, now, "a")
 	fail(h, now, "a")
 	h.requestDone(now)
-	if fail(h, now, "b") || fail(h, now, "b") || fail(h, now, "b") {
+	if one, two, three := fail(h, now, "b"), fail(h, now, "b"), fail(h, now, "b"); one || two || three {
 		t.Error("failures before a success count")
 	}
 	if !h.requestFailed(now, scoring.FaultAnswer, "c", "answer 500") {
@@ -72,7 +72,7 @@ func TestProvokedFaults(t *testing.T) {
 	h = fresh()
 	h.eject(now)
 	h.pardon()
-	if fail(h, now, "a") || fail(h, now, "a") || !fail(h, now, "b") {
+	if one, two, three := fail(h, now, "a"), fail(h, now, "a"), fail(h, now, "b"); one || two || !three {
 		t.Error("on trial it takes other failures than two principals'")
 	}
 }

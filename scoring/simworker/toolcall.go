@@ -19,7 +19,6 @@ type toolChoice struct {
 // calledTool is a call of a tool in the place of a text.
 type calledTool struct {
 	tool
-	id    string
 	named bool // the client named it
 	// content is the JSON of an answer's content beside the call.
 	content string

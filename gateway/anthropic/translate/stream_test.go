@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -59,9 +60,7 @@ func (h *heard) hear(name string, data []byte) error {
 		}
 		h.begun, h.id, h.model = true, e.Message.ID, e.Message.Model
 		h.first, h.usage = e.Message.Usage, map[string]any{}
-		for k, v := range e.Message.Usage {
-			h.usage[k] = v
-		}
+		maps.Copy(h.usage, e.Message.Usage)
 	case "content_block_start":
 		if h.open >= 0 || *e.Index != len(h.content) {
 			return fmt.Errorf("block %d begins while %d of %d is open", *e.Index, h.open, len(h.content))
@@ -83,9 +82,7 @@ func (h *heard) hear(name string, data []byte) error {
 			return errors.New("a message ends with a block open, or twice")
 		}
 		h.reason, h.matched = e.Delta["stop_reason"].(string), e.Delta["stop_sequence"]
-		for k, v := range e.Usage {
-			h.usage[k] = v
-		}
+		maps.Copy(h.usage, e.Usage)
 	case "message_stop":
 		if h.reason == "" {
 			return errors.New("a message stops without its reason")
