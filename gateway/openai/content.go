@@ -68,6 +68,10 @@ func (s *scanner) message(others *int) {
 			s.at.Leaf = "content"
 			s.messageContent()
 			s.at.Leaf = ""
+		case string(name) == "tools": // which templates can declare with a message
+			s.at.Leaf = "tools"
+			s.tools(false)
+			s.at.Leaf = ""
 		case inPrompt(name):
 			s.count()
 		default:
@@ -260,16 +264,27 @@ func (s *scanner) tokenID() {
 // tools reads the declared tools: those of a response are flat. A template writes
 // them into the prompt.
 func (s *scanner) tools(flat bool) {
+	start := s.I
+	if s.toolList(flat) > 0 {
+		s.req.Features |= wire.Tools
+		s.req.TextBytes += s.I - start
+	}
+}
+
+// toolList reads a list of tools, which is the value of a top-level key, or of a key
+// of an element of one, and returns how many there are.
+func (s *scanner) toolList(flat bool) (n int) {
 	if s.Peek() != '[' {
 		s.orNull("an array of tools")
-		return
+		return 0
 	}
-	outer, start := s.at, s.I
-	n := 0
+	outer := s.at
 	s.Enter()
-	for s.Element() {
-		s.at = jsonscan.Place{Field: wire.FieldTools.String(), Depth: 1, Index: n}
-		n++
+	for ; s.Element(); n++ {
+		s.at = jsonscan.Place{Field: outer.Field, Depth: 1, Index: n}
+		if outer.Depth > 0 {
+			s.at = jsonscan.Place{Field: outer.Field, Inner: outer.Leaf, Depth: 2, Index: outer.Index, Part: n}
+		}
 		if s.Peek() != '{' {
 			s.wrongType("an object")
 			s.Skip()
@@ -283,12 +298,9 @@ func (s *scanner) tools(flat bool) {
 	}
 	s.at = outer
 	if n > maxTools {
-		s.refuse(errTooLong("tools", maxTools, "tools"))
+		s.refuse(errTooLong(outer.String(), maxTools, "tools"))
 	}
-	if n > 0 {
-		s.req.Features |= wire.Tools
-		s.req.TextBytes += s.I - start
-	}
+	return n
 }
 
 // tool reads one declared tool. One without a name counts by the empty name, so

@@ -63,6 +63,9 @@ func (s *scanner) item(others *int) {
 		case string(name) == "output":
 			s.at.Leaf = "output"
 			s.toolOutput()
+		case string(name) == "tools" && s.Peek() == '[': // as a chat's messages can have them
+			s.at.Leaf = "tools"
+			s.tools(true)
 		default:
 			// What else an item holds is an argument, a query, a summary or the like. A
 			// template may write any of it into the prompt.
@@ -160,7 +163,8 @@ func (s *scanner) keptElsewhere() {
 
 // responseTool reads one tool of a response. A function is known by its name, a tool
 // that the engine or its operator provides by its type, and by its label or name
-// where it has one: whoever forbids a tool finds it under each.
+// where it has one: whoever forbids a tool finds it under each. A namespace is known by
+// its own name, and its tools by theirs.
 func (s *scanner) responseTool() {
 	named := len(s.req.ToolNames)
 	var seen watched
@@ -182,6 +186,9 @@ func (s *scanner) responseTool() {
 		case string(name) == "function": // as a chat has it
 			s.at.Leaf = "function"
 			s.function()
+		case string(name) == "tools" && s.Peek() == '[': // those of a namespace
+			s.at.Leaf = "tools"
+			s.toolList(true)
 		case string(name) == "server_url":
 			s.at.Leaf = "server_url"
 			if s.Peek() != 'n' && s.err == nil {

@@ -42,6 +42,10 @@ func TestScanOfTheOtherOperations(t *testing.T) {
 	tools := `[{"type":"function","name":"f","parameters":{}}, {"type":"web_search"},{"type":"mcp","server_label":"l"},{"name":"n"},{"type":"custom","name":"c"},{},{"type":"function","function":{"name":"g"}}]`
 	f(wire.Responses, `{"model":"m","input":"","tools":`+tools+`}`,
 		fmt.Sprintf(`model=m tool=f tool=web_search tool=mcp tool=l tool=n tool=custom tool=c tool= tool=g messages=1 text=%d`, len(tools)))
+	f(wire.Responses, `{"model":"m","input":"","tools":[{"type":"namespace","name":"ns","tools":[{"type":"function","name":"f"},{"type":"custom","name":"g"}]}]}`,
+		`model=m tool=namespace tool=ns tool=f tool=custom tool=g messages=1 text=104`)
+	f(wire.Responses, `{"model":"m","input":[{"role":"developer","content":"a","tools":[{"type":"function","function":{"name":"f"}}]},{"role":"user","tools":"no list"}]}`,
+		`model=m tool=f messages=2 modalities=[text] text=53`)
 	f(wire.Embeddings, `{"model":"m","input":"abc","max_tokens":3,"n":2}`, `model=m modalities=[text] text=3`)
 	f(wire.Embeddings, `{"model":"m","input":["a","bc"],"stream":false}`, `model=m modalities=[text] text=3`)
 	f(wire.Embeddings, `{"model":"m","input":[[1,2],[3]]}`, `model=m modalities=[text] ids=3`)

@@ -212,6 +212,8 @@ func TestScanDuplicates(t *testing.T) {
 	messages(`{"content":[{"text":"a","text":"b"}]}`, "messages[0].content[0].text")
 	messages(`{"content":[{"role":1,"role":2}]}`, "messages[0].content[0].role")
 	messages(`{"tool_calls":[{"type":1,"type":2}]}`, "messages[0]")
+	messages(`{"tools":[{},{"function":{"name":"a","name":"b"}}]}`, "messages[0].tools[1].function.name")
+	f(wire.Responses, `{"model":"m","input":"","tools":[{},{"type":"namespace","tools":[{"name":"a","name":"b"}]}]}`, "tools[1].tools[0].name")
 
 	// Anywhere else duplicates pass.
 	for _, body := range []string{

@@ -126,6 +126,10 @@ func TestScan(t *testing.T) {
 	// A tool whose name is not where it is looked for is a tool all the same.
 	chat(`,"tools":[{"type":"custom","custom":{"name":"x"}}]`, " tool= text=41")
 	chat(`,"tools":[{},{"name":"x"},{"function":{}},{"function":null},{"function":{"name":""}}]`, " tool= tool= tool= tool= tool= text=76")
+	// Some templates declare tools with a message.
+	messages(`{"role":"developer","content":"a","tools":[{"type":"function","function":{"name":"f"}},{}]}`,
+		" tool=f tool= messages=1 modalities=[text] text=49")
+	messages(`{"role":"developer","tools":null},{"tools":[]}`, " messages=2")
 	chat(`,"tools":[]`, "")
 	chat(`,"tools":null`, "")
 	chat(`,"prompt":5,"input":[5],"system":5`, "")
