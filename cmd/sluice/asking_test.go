@@ -159,7 +159,9 @@ func (a *askers) kindLocked() string {
 // for each client, until nobody answers any more. bases are the gateways, taken in
 // turn.
 func (a *askers) run(more func() bool, clients int, bases ...string) {
-	transport := &http.Transport{MaxIdleConnsPerHost: clients}
+	// A connection that lies idle for 75 s is closed by the gateway, which a request would
+	// cross that is sent on it just then.
+	transport := &http.Transport{MaxIdleConnsPerHost: clients, IdleConnTimeout: 30 * time.Second}
 	defer transport.CloseIdleConnections()
 	var wg sync.WaitGroup
 	for i := range clients {
