@@ -132,6 +132,9 @@ type conn struct {
 	// its own side must not wait for an answer, or be told half of one.
 	muted atomic.Bool
 
+	// writeBy is when the last write must have ended, in Unix nanoseconds; 0 is never.
+	writeBy atomic.Int64
+
 	// received says that at least a byte of a request has come.
 	received atomic.Bool
 
@@ -304,7 +307,7 @@ const writeStep = 64 << 10
 func (c *conn) Write(p []byte) (n int, err error) {
 	defer c.wrote()
 	for err == nil {
-		if err := c.tcp.SetWriteDeadline(time.Now().Add(c.writeTimeout)); err != nil {
+		if err := c.setWriteDeadline(); err != nil {
 			return n, err
 		}
 		if c.muted.Load() {
@@ -318,6 +321,28 @@ func (c *conn) Write(p []byte) (n int, err error) {
 		}
 	}
 	return n, err
+}
+
+// setWriteDeadline gives the next write its time.
+func (c *conn) setWriteDeadline() error {
+	for {
+		last, by := c.writeBy.Load(), time.Now().Add(c.writeTimeout)
+		if last != 0 {
+			by = earliest(by, time.Unix(0, last))
+		}
+		if err := c.tcp.SetWriteDeadline(by); err != nil || c.writeBy.Load() == last {
+			return err
+		}
+	}
+}
+
+// endWrites makes a write that still blocks at a time, and every later one, fail.
+func (c *conn) endWrites(by time.Time) {
+	c.writeBy.Store(by.UnixNano())
+	_ = c.tcp.SetWriteDeadline(by)
+	if c.muted.Load() { // whose time has passed
+		c.mute()
+	}
 }
 
 // mute makes a write that blocks, and every later one, fail.

@@ -245,7 +245,8 @@ func (g *Gateway) Draining() bool { return g.draining.Load() }
 // Shutdown stops accepting, refuses what comes on connections that are still open,
 // waits for running requests until ctx ends, then
 // cuts those that are left, each with its dialect's error, and waits until
-// they have been settled. Rehearsals are waited for until ctx ends as well, and then given up: no
+// they have been settled. A client that has not taken its answer a few seconds later
+// doesn't get the rest. Rehearsals are waited for until ctx ends as well, and then given up: no
 // part is called any more once Shutdown has returned.
 func (g *Gateway) Shutdown(ctx context.Context) error {
 	defer g.rehearsals.finish(ctx)
@@ -260,9 +261,13 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	}
 	g.stopping.Store(true)
 	g.live.cutAll()
-	g.conns.stopReading()
+	g.conns.stop(time.Now().Add(lastWrites))
 	return <-done
 }
+
+// lastWrites is how long clients have after the deadline of a shutdown to take the end
+// of their answers.
+const lastWrites = 3 * time.Second
 
 // Close releases the watcher and the kept worker connections. Shutdown comes first,
 // if anything was served.

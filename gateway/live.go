@@ -53,6 +53,7 @@ type connSet struct {
 	mu      sync.Mutex
 	set     map[*conn]struct{}
 	stopped bool
+	writeBy time.Time // once it is stopped
 }
 
 func (s *connSet) init() { s.set = make(map[*conn]struct{}) }
@@ -63,6 +64,7 @@ func (s *connSet) add(c *conn) {
 	s.set[c] = struct{}{}
 	if s.stopped {
 		c.stopReading()
+		c.endWrites(s.writeBy)
 	}
 }
 
@@ -78,14 +80,15 @@ func (s *connSet) len() int {
 	return len(s.set)
 }
 
-// stopReading ends the reading of requests on every connection, those to come
-// included.
-func (s *connSet) stopReading() {
+// stop ends the reading of requests on every connection, those to come included, and
+// at writeBy the writing of answers.
+func (s *connSet) stop(writeBy time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stopped = true
+	s.stopped, s.writeBy = true, writeBy
 	for c := range s.set {
 		c.stopReading()
+		c.endWrites(writeBy)
 	}
 }
 

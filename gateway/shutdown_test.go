@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -206,4 +207,46 @@ func (g *Gateway) midway() int {
 		}
 	}
 	return n
+}
+
+// TestShutdownDoesNotWaitForSlowReaders: at the deadline a client gets a little longer
+// to take what is there for it, however much that is, and no more.
+func TestShutdownDoesNotWaitForSlowReaders(t *testing.T) {
+	for name, how := range map[string]struct {
+		body string
+		opts []rigOption
+	}{
+		"an answer":          {chatBody, nil},
+		"an answer over TLS": {chatBody, []rigOption{withTLS()}},
+		"a stream":           {streamBody, nil},
+		"a stream over TLS":  {streamBody, []rigOption{withTLS()}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var sent atomic.Int64
+			stream, answer := endless(&sent), gatewaytest.ChatBody(strings.Repeat("a", 24<<20), gatewaytest.Usage(1, 1))
+			worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+				if x.WantsStream() {
+					stream(x)
+					return
+				}
+				x.Respond(200, "application/json", answer)
+			})
+			r := newRig(t, []string{worker.URL()}, append(how.opts, withConfig(func(c *Config) { c.ClientWrite = time.Minute }))...)
+			c := r.dial()
+			c.KeepLittle()
+			c.Send("POST", "/v1/chat/completions", how.body, "Authorization: Bearer "+goodKey)
+			c.Head() // the rest is not read
+			eventually(t, "everything on the way to be full", func() bool {
+				before := sent.Load()
+				time.Sleep(200 * time.Millisecond)
+				return sent.Load() == before && (before > 0 || how.body == chatBody)
+			})
+			r.shutdownAtOnce()
+			if n := r.g.Connections(); n != 0 {
+				t.Errorf("%d connections are left", n)
+			}
+			r.row()
+		})
+	}
 }
