@@ -55,7 +55,7 @@ func (r *relay) usageSoFar() wire.Usage {
 	if u := r.ex.checkedUsage(r.stream.Usage()); u.Known {
 		return u
 	}
-	return wire.Usage{Input: int64(r.ex.inputTokens()), Output: r.stream.ContentDeltas()}
+	return wire.Usage{Input: int64(r.ex.inputTokens()), Output: r.countedOutput()}
 }
 
 // useSoFar has the limits take what is beyond the reservations.
@@ -73,4 +73,26 @@ func (ex *exchange) useSoFar(now time.Time, so wire.Usage) {
 		}
 		r.lease.Use(now, amounts)
 	}
+}
+
+// countedOutput is the output as the gateway counts it: an event for a token, and for
+// as many as the client has asked to have in one, but for the first of each text. It
+// is no more than what the request may generate.
+func (r *relay) countedOutput() int64 {
+	n, q := r.stream.ContentDeltas(), r.ex.req
+	texts := max(int64(q.PromptCount), 1) * q.Choices()
+	if q.StreamInterval <= 1 || n <= texts {
+		return n
+	}
+	most := int64(r.ex.model.ContextLength)
+	if d := r.ex.decision; d != nil && d.MaxTokens != nil {
+		most = *d.MaxTokens
+	} else if q.MaxTokens != nil {
+		most = *q.MaxTokens
+	}
+	counted := texts + (n-texts)*q.StreamInterval
+	if most > 0 {
+		counted = min(counted, most*texts)
+	}
+	return max(n, counted)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
 	"github.com/sluicegate/sluice/policy"
+	"github.com/sluicegate/sluice/tenancy"
 )
 
 // limitsOf has the rig decide by policies, and returns the limits of the last
@@ -92,5 +93,36 @@ func TestAbortedStreamIsChargedWhatItUsed(t *testing.T) {
 	r.idle()
 	if n := r.available(limits()[0]); n != 70 {
 		t.Errorf("%d are left, want 70", n)
+	}
+}
+
+// TestAbortedStreamOfLargeEvents: a client that has many tokens put into an event pays
+// for as many, up to what its request may generate.
+func TestAbortedStreamOfLargeEvents(t *testing.T) {
+	for _, c := range []struct {
+		members string
+		output  int64
+	}{
+		{`,"stream_interval":50`, 1 + 3*50},
+		{`,"stream_interval":50,"max_tokens":120`, 120},
+		{`,"stream_interval":50,"n":2,"max_tokens":120`, 2 + 2*50},
+		{`,"stream_interval":1`, 4},
+		{`,"stream_interval":null`, 4},
+		{`,"stream_interval":2147483647,"max_tokens":7`, 7},
+		{`,"stream_interval":2147483647,"max_tokens":3`, 4}, // as many as have come
+	} {
+		worker := gatewaytest.NewWorker(t, gatewaytest.StallAfter(append([]string{gatewaytest.RoleEvent}, pieces(4)...)...))
+		r := newRig(t, []string{worker.URL()})
+		client := r.chat(`{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true` + c.members + `}`)
+		events := gatewaytest.NewEventReader(client.Head().Body)
+		for range 5 {
+			if _, err := events.Next(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		client.Leave(gatewaytest.RST)
+		if row := r.row(); row.OutputTokens != c.output || !row.Flags.Has(tenancy.FlagEstimated|tenancy.FlagAborted) {
+			t.Errorf("%s: %d output tokens with flags %v, want %d, an estimate", c.members, row.OutputTokens, row.Flags, c.output)
+		}
 	}
 }

@@ -72,7 +72,7 @@ func (ex *exchange) partialCharge() charge {
 		if u := ex.checkedUsage(ex.relay.stream.Usage()); u.Known {
 			c.usage = u
 		} else {
-			c.usage.Output = ex.relay.stream.ContentDeltas()
+			c.usage.Output = ex.relay.countedOutput()
 		}
 	}
 	return c
@@ -94,7 +94,7 @@ func (ex *exchange) finalCharge(u wire.Usage) charge {
 	}
 	c := charge{settle: true, estimated: true, usage: wire.Usage{Input: int64(ex.inputTokens())}}
 	if ex.relay != nil {
-		c.usage.Output = ex.relay.stream.ContentDeltas()
+		c.usage.Output = ex.relay.countedOutput()
 	} else {
 		c.outputUnknown = ex.route.generates
 	}

@@ -145,6 +145,12 @@ func (s *scanner) value(f wire.Field) {
 		s.req.Background = s.boolean()
 	case wire.FieldMaxTokens, wire.FieldMaxCompletionTokens, wire.FieldMaxOutputTokens, wire.FieldN, wire.FieldBestOf, wire.FieldPriority:
 		s.integer(f)
+	case wire.FieldStreamInterval:
+		if op := s.req.Operation; op == wire.Chat || op == wire.Completion {
+			s.integer(f)
+		} else {
+			s.Skip()
+		}
 	case wire.FieldStreamOptions:
 		s.streamOptions()
 	case wire.FieldKVTransferParams, wire.FieldECTransferParams:
@@ -352,6 +358,7 @@ func (s *scanner) settle() {
 	if r.Operation == wire.Chat || r.Operation == wire.Completion {
 		r.N = s.first(wire.FieldN)
 		r.BestOf = s.first(wire.FieldBestOf)
+		r.StreamInterval = s.Ints[wire.FieldStreamInterval]
 	}
 	r.Priority, r.HasPriority = s.Ints[wire.FieldPriority], s.Given[wire.FieldPriority]
 }

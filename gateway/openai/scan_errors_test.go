@@ -125,6 +125,7 @@ func TestScanErrors(t *testing.T) {
 	wrong(`,"ec_transfer_params":{}`, "ec_transfer_params", "`ec_transfer_params` belongs to the engine's operator. Remove it.")
 	wrong(`,"vllm_xargs":{"kv_tr\u0061nsfer_params":"x"}`, "vllm_xargs.kv_transfer_params",
 		"`vllm_xargs.kv_transfer_params` belongs to the engine's operator. Remove it.")
+	wrong(`,"stream_interval":"5"`, "stream_interval", "`stream_interval` must be an integer, not a string. Send it without quotes.")
 	wrong(`,"tools":{}`, "tools", "`tools` must be an array of tools, not an object.")
 	wrong(`,"tools":[5]`, "tools[0]", "`tools[0]` must be an object, not a number.")
 	wrong(`,"tools":[{},{"type":5}]`, "tools[1].type", "`tools[1].type` must be a string, not a number.")
@@ -172,7 +173,7 @@ func TestScanDuplicates(t *testing.T) {
 	}
 	for _, name := range []string{
 		"model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of",
-		"priority", "cache_salt", "user", "previous_response_id", "background", "messages", "prompt", "input",
+		"priority", "cache_salt", "user", "previous_response_id", "background", "stream_interval", "messages", "prompt", "input",
 		"instructions", "system", "tools", "kv_transfer_params", "ec_transfer_params", "vllm_xargs",
 	} {
 		rest := `,"model":"m","messages":[]`

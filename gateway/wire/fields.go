@@ -18,6 +18,7 @@ const (
 	FieldUser
 	FieldPreviousResponseID
 	FieldBackground
+	FieldStreamInterval
 	FieldMessages
 	FieldPrompt
 	FieldInput
@@ -37,7 +38,7 @@ var fieldNames = [...]string{
 	"model", "stream", "stream_options",
 	"max_tokens", "max_completion_tokens", "max_output_tokens",
 	"n", "best_of", "priority", "cache_salt", "user",
-	"previous_response_id", "background",
+	"previous_response_id", "background", "stream_interval",
 	"messages", "prompt", "input", "instructions", "system", "tools",
 	"kv_transfer_params", "ec_transfer_params", "vllm_xargs", "unread",
 }
@@ -75,6 +76,8 @@ func FieldOf(key []byte) Field {
 		return FieldPreviousResponseID
 	case "background":
 		return FieldBackground
+	case "stream_interval":
+		return FieldStreamInterval
 	case "messages":
 		return FieldMessages
 	case "prompt":

@@ -135,6 +135,9 @@ type Request struct {
 	// background; they mean something to responses alone.
 	PreviousResponse []byte
 	Background       bool
+	// StreamInterval is how many tokens an event of the stream may hold because the
+	// client wants it so; 0 where it has not said.
+	StreamInterval int64
 	// Features are the things in the body that chat templates treat each in a way
 	// of its own.
 	Features Feature
