@@ -251,9 +251,12 @@ func (ex *exchange) workerError(status int, coded bool) *failure {
 	body := newUpstreamBody(ex.up)
 	ex.upBody = body
 	_ = ex.up.SetReadDeadline(time.Now().Add(ex.g.cfg.StreamIdle))
-	text, err := io.ReadAll(io.LimitReader(body, maxErrorBody))
-	if err != nil || coded {
-		text = nil // the status alone says enough
+	var text []byte
+	if status != fasthttp.StatusNoContent && status != fasthttp.StatusNotModified { // which have no body to wait for
+		var err error
+		if text, err = io.ReadAll(io.LimitReader(body, maxErrorBody)); err != nil || coded {
+			text = nil // the status alone says enough
+		}
 	}
 	we := ex.codec.MapWorkerError(status, text)
 	if ex.goesOnFrom != nil {

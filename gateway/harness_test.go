@@ -475,6 +475,7 @@ type memoryHealth struct {
 	mu                  sync.Mutex
 	failures, successes int
 	blamed              []string // fault and principal of each failure
+	causes              []error
 }
 
 func (h *memoryHealth) ReportFailure(_ scoring.WorkerID, f scoring.Fault, principal string, err error) {
@@ -483,7 +484,7 @@ func (h *memoryHealth) ReportFailure(_ scoring.WorkerID, f scoring.Fault, princi
 	if err == nil {
 		panic("BUG: a failure without an error")
 	}
-	h.blamed = append(h.blamed, f.String()+" "+principal)
+	h.blamed, h.causes = append(h.blamed, f.String()+" "+principal), append(h.causes, err)
 	h.failures++
 }
 

@@ -152,13 +152,15 @@ func noConnection(err error) *failure {
 // header's parser can quote bytes of the worker's answer.
 func noHead(err error) *failure {
 	if isTimeout(err) {
-		return &failure{kind: failNoByte, cause: err}
+		return &failure{kind: failNoByte, cause: errHeadLate}
 	}
 	if _, ok := errors.AsType[*fasthttp.ErrSmallBuffer](err); ok {
 		return &failure{kind: failHeadSize, cause: errors.New("the worker's response header is larger than 16 KiB")}
 	}
 	return &failure{kind: failHead, cause: fmt.Errorf("the connection to the worker ended before its response header (%T)", err)}
 }
+
+var errHeadLate = errors.New("the worker's response header was not there in time")
 
 // isTimeout reports whether err says so of itself; the HTTP library's own
 // timeout is no net.Error.

@@ -112,6 +112,22 @@ func TestBlame(t *testing.T) {
 	}
 }
 
+// TestAnswersWithoutBody: no body is waited for where there is none by the status.
+func TestAnswersWithoutBody(t *testing.T) {
+	for _, status := range []int{204, 304} {
+		worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+			x.Raw(fmt.Sprintf("HTTP/1.1 %d Nothing\r\n\r\n", status))
+			x.WaitLeft()
+		})
+		r := newRig(t, []string{worker.URL()}, withConfig(func(cfg *Config) { cfg.StreamIdle = time.Hour }))
+		for _, body := range []string{chatBody, streamBody} {
+			if got, text, err := read(t, r.chat(body)); got != 502 || err != nil {
+				t.Errorf("%d: got %d %v %s", status, got, err, text)
+			}
+		}
+	}
+}
+
 // TestInterimResponses are passed over.
 func TestInterimResponses(t *testing.T) {
 	r := newRig(t, []string{gatewaytest.NewWorker(t, gatewaytest.Interim(3, gatewaytest.Chat("a"))).URL()})

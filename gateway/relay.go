@@ -41,13 +41,14 @@ type relay struct {
 
 	out       []byte // events ready for the client, behind chunkRoom; nil if there are none
 	outMemory *[]byte
-	head      []byte // of the response, until it is written
-	chunked   bool   // the response is sent in chunks
-	hideUsage bool   // the client didn't ask for the usage chunk
-	done      bool   // the terminal mark has come
-	bound     bool   // the answer's id was remembered
-	mark      []byte // the terminal mark, held back until the row is durable
-	hasToken  bool   // out holds the first token
+	head      []byte    // of the response, until it is written
+	chunked   bool      // the response is sent in chunks
+	hideUsage bool      // the client didn't ask for the usage chunk
+	done      bool      // the terminal mark has come
+	doneBy    time.Time // and when its worker must have ended
+	bound     bool      // the answer's id was remembered
+	mark      []byte    // the terminal mark, held back until the row is durable
+	hasToken  bool      // out holds the first token
 	tokenSeen bool
 	nextBeat  time.Time // when the next keep-alive comment is due
 	end       error     // how the stream ends, once out is written
@@ -179,7 +180,10 @@ func (r *relay) patience(now time.Time) (until time.Time, beating bool) {
 	cfg := &r.ex.g.cfg
 	switch {
 	case r.done:
-		return now.Add(afterDone), false
+		if r.doneBy.IsZero() { // one that sends on without end has no more time for that
+			r.doneBy = now.Add(afterDone)
+		}
+		return r.doneBy, false
 	case r.ex.answerBegan:
 		return now.Add(cfg.StreamIdle), false
 	}

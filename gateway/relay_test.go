@@ -438,6 +438,26 @@ func TestHalfAChunkIsNoSilence(t *testing.T) {
 	}
 }
 
+// TestNoEndBehindTheMark: a worker that sends on behind the terminal mark, for ever,
+// withholds neither the mark nor the row, and the connection is not used again.
+func TestNoEndBehindTheMark(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+		x.StreamHead()
+		x.Chunk(gatewaytest.ContentEvent("a", "stop") + gatewaytest.UsageEvent(gatewaytest.Usage(10, 1)) + gatewaytest.DoneEvent)
+		for x.Pause(time.Millisecond) {
+			x.Chunk(gatewaytest.ContentEvent("late", ""))
+		}
+	})
+	r := newRig(t, []string{worker.URL()})
+	status, text, err := read(t, r.chat(streamBody))
+	if status != 200 || err != nil || !strings.HasSuffix(text, gatewaytest.DoneEvent) || strings.Contains(text, "late") {
+		t.Errorf("got %d %v %s", status, err, text)
+	}
+	if row := r.row(); row.Outcome != tenancy.OutcomeCompleted || row.InputTokens != 10 || row.OutputTokens != 1 {
+		t.Errorf("row %+v", row)
+	}
+}
+
 // TestKeepAliveComments covers a long prefill.
 func TestKeepAliveComments(t *testing.T) {
 	open := make(chan struct{})

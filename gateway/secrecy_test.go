@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
 	"github.com/sluicegate/sluice/policy"
@@ -94,6 +95,32 @@ func TestLogHoldsNoText(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestLateHeadIsNotTold: what has come of an answer whose head is late is in no log, and
+// in nothing that the health keeper is told.
+func TestLateHeadIsNotTold(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+		x.Raw("HTTP/1.1 200 OK\n\n" + gatewaytest.ChatBody("secret words", gatewaytest.Usage(10, 1)))
+		x.WaitLeft()
+	})
+	for _, body := range []string{chatBody, streamBody} {
+		out := &lockedBuffer{}
+		r := newRig(t, []string{worker.URL()}, withConfig(func(cfg *Config) {
+			cfg.FirstByteUnary, cfg.FirstByteStream = 300*time.Millisecond, 300*time.Millisecond
+		}), withParts(func(p *Parts) {
+			p.Log = slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		}))
+		status, text, err := read(t, r.chat(body))
+		if status != 504 || err != nil {
+			t.Fatalf("got %d %v %s", status, err, text)
+		}
+		r.idle()
+		said := out.String() + text + fmt.Sprint(r.health.causes)
+		if !strings.Contains(said, "header was not there in time") || strings.Contains(said, "secret words") {
+			t.Errorf("told is:\n%s", said)
+		}
 	}
 }
 
