@@ -79,7 +79,7 @@ func errInteger(path string, text []byte) *wire.Error {
 	case bytes.ContainsAny(text, ".eE"):
 		why = "a number with a fraction or out of range"
 	}
-	return Invalid(path, "`%s` must be an integer from 0 to %d, not %s.", path, maxInteger, why)
+	return Invalid(path, "`%s` must be an integer from 0 to %d, not %s.", path, MaxInteger, why)
 }
 
 // WrongType refuses the value at the cursor.

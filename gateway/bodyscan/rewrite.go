@@ -42,10 +42,14 @@ func added(f wire.Field) string {
 	switch f {
 	case wire.FieldMaxTokens:
 		return `,"max_tokens":`
+	case wire.FieldMaxOutputTokens:
+		return `,"max_output_tokens":`
 	case wire.FieldCacheSalt:
 		return `,"cache_salt":`
 	case wire.FieldPriority:
 		return `,"priority":`
+	case wire.FieldStreamOptions:
+		return `,"stream_options":`
 	}
 	panic("BUG: a field that is never added: " + f.String())
 }

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// maxInteger is the largest value of an integer that the gateway reads.
-	maxInteger = 1<<31 - 1
+	// MaxInteger is the largest value of an integer that the gateway reads.
+	MaxInteger = 1<<31 - 1
 	// maxModelName, maxTools and maxToolName are the sizes in characters that
 	// policies rely on for the cost of their expressions.
 	maxModelName = 256
@@ -172,22 +172,29 @@ func (s *Scanner) Boolean() bool {
 	return ch == 't'
 }
 
-// Integer reads an integer or null.
+// Integer reads the integer of a field, or null.
 func (s *Scanner) Integer(f wire.Field) {
+	s.Ints[f], s.Given[f] = s.IntegerOrNull()
+}
+
+// IntegerOrNull reads an integer; it reports false for null, and for what is no
+// integer in range, which it refuses.
+func (s *Scanner) IntegerOrNull() (v int64, ok bool) {
 	switch ch := s.Peek(); {
 	case ch == '-' || ch >= '0' && ch <= '9':
 		text := s.Number()
 		if s.Bad != jsonscan.FaultNone {
-			return
+			return 0, false
 		}
-		if s.Ints[f], s.Given[f] = jsonscan.Integer(text, maxInteger); !s.Given[f] && s.Err == nil {
+		if v, ok = jsonscan.Integer(text, MaxInteger); !ok && s.Err == nil {
 			s.Refuse(errInteger(s.At.String(), text))
 		}
-		return
+		return v, ok
 	case ch != 'n':
 		s.WrongType("an integer")
 	}
 	s.Skip()
+	return 0, false
 }
 
 // OperatorOnly refuses a key that is not the client's to set, unless it is null.

@@ -28,12 +28,28 @@ const always = WatchRole | WatchType | WatchContent | WatchText
 
 // watchedOf returns the name that is watched among those of a set, or 0.
 func watchedOf(name []byte, among Watched) Watched {
-	for i, n := range watchedNames {
-		if w := Watched(1) << i; among&w != 0 && string(name) == n {
-			return w
-		}
+	var w Watched
+	switch string(name) {
+	case "role":
+		w = WatchRole
+	case "type":
+		w = WatchType
+	case "content":
+		w = WatchContent
+	case "text":
+		w = WatchText
+	case "function":
+		w = WatchFunction
+	case "name":
+		w = WatchName
+	case "source":
+		w = WatchSource
+	case "tool":
+		w = WatchTool
+	case "definition":
+		w = WatchDefinition
 	}
-	return 0
+	return w & among
 }
 
 // String returns the name of a set of one.

@@ -1,47 +1,24 @@
 package openai
 
 import (
-	"unicode/utf8"
-
+	"github.com/sluicegate/sluice/gateway/bodyscan"
 	"github.com/sluicegate/sluice/gateway/jsonscan"
 	"github.com/sluicegate/sluice/gateway/wire"
 )
 
-// addText counts a string that becomes part of a prompt.
-func (s *scanner) addText(t jsonscan.Token) {
-	if t.Size > 0 {
-		s.req.TextBytes += t.Size
-		s.req.Modalities |= wire.Text
-	}
-}
-
-// count passes over a value that the engine's template may write into the
-// prompt: a string by its own size, anything else by that of its JSON text.
-func (s *scanner) count() {
-	switch start := s.I; s.Peek() {
-	case '"':
-		s.addText(s.Str())
-	case '{', '[':
-		s.walk()
-		s.req.TextBytes += s.I - start
-	default:
-		s.Skip()
-	}
-}
-
 // messages reads the messages of a chat.
 func (s *scanner) messages() {
 	if s.Peek() != '[' {
-		s.orNull("an array of messages")
+		s.OrNull("an array of messages")
 		return
 	}
 	others := 0
 	s.Enter()
 	for s.Element() {
-		s.at = jsonscan.Place{Field: wire.FieldMessages.String(), Depth: 1, Index: s.req.MessageCount}
-		s.req.MessageCount++
+		s.At = jsonscan.Place{Field: wire.FieldMessages.String(), Depth: 1, Index: s.Req.MessageCount}
+		s.Req.MessageCount++
 		if s.Peek() != '{' {
-			s.wrongType("an object")
+			s.WrongType("an object")
 			s.Skip()
 			continue
 		}
@@ -52,30 +29,30 @@ func (s *scanner) messages() {
 // message reads one message. others counts those of other roles than system and
 // developer.
 func (s *scanner) message(others *int) {
-	var seen watched
+	var seen bodyscan.Watched
 	s.Enter()
 	for key, ok := s.Member(); ok; key, ok = s.Member() {
-		name, w := s.watch(&seen, key, 0)
+		name, w := s.Watch(&seen, key, 0)
 		s.noteMessageKey(name)
 		switch {
-		case w == watchRole:
-			s.at.Leaf = "role"
-			if t, ok := s.stringOrNull(); ok {
-				s.noteRole(s.name(t), others)
+		case w == bodyscan.WatchRole:
+			s.At.Leaf = "role"
+			if t, ok := s.StringOrNull(); ok {
+				s.noteRole(s.Name(t), others)
 			}
-			s.at.Leaf = ""
-		case w == watchContent:
-			s.at.Leaf = "content"
+			s.At.Leaf = ""
+		case w == bodyscan.WatchContent:
+			s.At.Leaf = "content"
 			s.messageContent()
-			s.at.Leaf = ""
+			s.At.Leaf = ""
 		case string(name) == "tools": // which templates can declare with a message
-			s.at.Leaf = "tools"
+			s.At.Leaf = "tools"
 			s.tools(false)
-			s.at.Leaf = ""
+			s.At.Leaf = ""
 		case inPrompt(name):
-			s.count()
+			s.Count()
 		default:
-			s.walk()
+			s.Walk()
 		}
 	}
 }
@@ -94,58 +71,58 @@ func inPrompt(name []byte) bool {
 func (s *scanner) messageContent() {
 	switch s.Peek() {
 	case '"':
-		s.addText(s.Str())
+		s.AddText(s.Str())
 		return
 	case '[':
 	default:
-		s.orNull("a string or an array of parts")
+		s.OrNull("a string or an array of parts")
 		return
 	}
-	s.req.Features |= wire.ContentParts
-	outer := s.at
+	s.Req.Features |= wire.ContentParts
+	outer := s.At
 	s.Enter()
 	for i := 0; s.Element(); i++ {
-		s.at = jsonscan.Place{Field: outer.Field, Inner: outer.Leaf, Depth: 2, Index: outer.Index, Part: i}
+		s.At = jsonscan.Place{Field: outer.Field, Inner: outer.Leaf, Depth: 2, Index: outer.Index, Part: i}
 		switch s.Peek() {
 		case '{':
 			s.part()
 		case '"': // The engine takes a bare string for a text part.
-			s.addText(s.Str())
+			s.AddText(s.Str())
 		default:
-			s.wrongType("an object or a string")
+			s.WrongType("an object or a string")
 			s.Skip()
 		}
 	}
-	s.at = outer
+	s.At = outer
 }
 
 // part reads one part of a message's content.
 func (s *scanner) part() {
-	var seen watched
+	var seen bodyscan.Watched
 	var byType, byKeys wire.Modality
 	s.Enter()
 	for key, ok := s.Member(); ok; key, ok = s.Member() {
-		name, w := s.watch(&seen, key, 0)
+		name, w := s.Watch(&seen, key, 0)
 		switch {
-		case w == watchType:
-			s.at.Leaf = "type"
-			if t, ok := s.stringOrNull(); ok {
-				byType = modalityOf(s.name(t))
+		case w == bodyscan.WatchType:
+			s.At.Leaf = "type"
+			if t, ok := s.StringOrNull(); ok {
+				byType = modalityOf(s.Name(t))
 			}
-			s.at.Leaf = ""
-		case w == watchText:
-			s.at.Leaf = "text"
-			if t, ok := s.stringOrNull(); ok {
-				s.addText(t)
+			s.At.Leaf = ""
+		case w == bodyscan.WatchText:
+			s.At.Leaf = "text"
+			if t, ok := s.StringOrNull(); ok {
+				s.AddText(t)
 			}
-			s.at.Leaf = ""
+			s.At.Leaf = ""
 		case inPrompt(name):
-			s.count()
+			s.Count()
 		default:
 			if m := modalityOf(name); m != wire.Text {
 				byKeys |= m
 			}
-			s.walk()
+			s.Walk()
 		}
 	}
 	s.classify(byType, byKeys)
@@ -159,11 +136,11 @@ func (s *scanner) classify(byType, byKeys wire.Modality) {
 		m = byKeys
 	}
 	if m == wire.Text {
-		return // addText knows whether there was any.
+		return // AddText knows whether there was any.
 	}
-	s.req.Modalities |= m
+	s.Req.Modalities |= m
 	if m&wire.Image != 0 {
-		s.req.ImageCount++
+		s.Req.ImageCount++
 	}
 }
 
@@ -190,29 +167,29 @@ func modalityOf(name []byte) wire.Modality {
 func (s *scanner) prompts(f wire.Field) {
 	switch s.Peek() {
 	case '"':
-		s.addText(s.Str())
-		s.req.PromptCount = 1
+		s.AddText(s.Str())
+		s.Req.PromptCount = 1
 		return
 	case '[':
 	default:
-		s.orNull("a string, an array of strings, an array of token ids or an array of arrays of token ids")
+		s.OrNull("a string, an array of strings, an array of token ids or an array of arrays of token ids")
 		return
 	}
 	var kind byte
 	s.Enter()
 	for i := 0; s.Element(); i++ {
-		s.at = jsonscan.Place{Field: f.String(), Depth: 1, Index: i}
+		s.At = jsonscan.Place{Field: f.String(), Depth: 1, Index: i}
 		ch := promptKind(s.Peek())
 		switch {
 		case i == 0:
 			kind = ch
-			s.req.PromptCount = 1
+			s.Req.PromptCount = 1
 		case ch != kind && ch != 0 && kind != 0:
-			s.wrongType("of the same kind as the elements before it")
+			s.WrongType("of the same kind as the elements before it")
 			s.Skip()
 			continue
 		case kind != '0':
-			s.req.PromptCount++
+			s.Req.PromptCount++
 		}
 		s.promptElement(ch)
 	}
@@ -233,31 +210,31 @@ func promptKind(ch byte) byte {
 func (s *scanner) promptElement(kind byte) {
 	switch kind {
 	case '"':
-		s.addText(s.Str())
+		s.AddText(s.Str())
 	case '0':
 		s.tokenID()
 	case '[':
-		s.at.Depth = 2
+		s.At.Depth = 2
 		s.Enter()
 		for i := 0; s.Element(); i++ {
-			s.at.Part = i
+			s.At.Part = i
 			if promptKind(s.Peek()) == '0' {
 				s.tokenID()
 				continue
 			}
-			s.wrongType("a token id")
+			s.WrongType("a token id")
 			s.Skip()
 		}
 	default:
-		s.wrongType("a string, a token id or an array of token ids")
+		s.WrongType("a string, a token id or an array of token ids")
 		s.Skip()
 	}
 }
 
 func (s *scanner) tokenID() {
-	if _, ok := s.integerOrNull(); ok {
-		s.req.TokenIDs++
-		s.req.Modalities |= wire.Text
+	if _, ok := s.IntegerOrNull(); ok {
+		s.Req.TokenIDs++
+		s.Req.Modalities |= wire.Text
 	}
 }
 
@@ -266,8 +243,7 @@ func (s *scanner) tokenID() {
 func (s *scanner) tools(flat bool) {
 	start := s.I
 	if s.toolList(flat) > 0 {
-		s.req.Features |= wire.Tools
-		s.req.TextBytes += s.I - start
+		s.Req.TextBytes += s.I - start
 	}
 }
 
@@ -275,18 +251,18 @@ func (s *scanner) tools(flat bool) {
 // of an element of one, and returns how many there are.
 func (s *scanner) toolList(flat bool) (n int) {
 	if s.Peek() != '[' {
-		s.orNull("an array of tools")
+		s.OrNull("an array of tools")
 		return 0
 	}
-	outer := s.at
+	outer := s.At
 	s.Enter()
 	for ; s.Element(); n++ {
-		s.at = jsonscan.Place{Field: outer.Field, Depth: 1, Index: n}
+		s.At = jsonscan.Place{Field: outer.Field, Depth: 1, Index: n}
 		if outer.Depth > 0 {
-			s.at = jsonscan.Place{Field: outer.Field, Inner: outer.Leaf, Depth: 2, Index: outer.Index, Part: n}
+			s.At = jsonscan.Place{Field: outer.Field, Inner: outer.Leaf, Depth: 2, Index: outer.Index, Part: n}
 		}
 		if s.Peek() != '{' {
-			s.wrongType("an object")
+			s.WrongType("an object")
 			s.Skip()
 			continue
 		}
@@ -296,85 +272,58 @@ func (s *scanner) toolList(flat bool) (n int) {
 			s.tool()
 		}
 	}
-	s.at = outer
-	if n > maxTools {
-		s.refuse(errTooLong(outer.String(), maxTools, "tools"))
-	}
+	s.At = outer
 	return n
 }
 
-// tool reads one declared tool. One without a name counts by the empty name, so
-// that whoever asks whether there are tools is not told that there are none.
+// tool reads one declared tool. One without a name counts by the empty name.
 func (s *scanner) tool() {
-	named := len(s.req.ToolNames)
+	named := len(s.Req.ToolNames)
 	defer func() {
-		if len(s.req.ToolNames) == named {
-			s.keepToolName(nil)
+		if len(s.Req.ToolNames) == named {
+			s.AddTool(nil)
 		}
 	}()
-	var seen watched
+	var seen bodyscan.Watched
 	s.Enter()
 	for key, ok := s.Member(); ok; key, ok = s.Member() {
-		_, w := s.watch(&seen, key, watchFunction)
+		_, w := s.Watch(&seen, key, bodyscan.WatchFunction)
 		switch w {
-		case watchType:
-			s.at.Leaf = "type"
-			s.stringOrNull()
-		case watchFunction:
-			s.at.Leaf = "function"
+		case bodyscan.WatchType:
+			s.At.Leaf = "type"
+			s.StringOrNull()
+		case bodyscan.WatchFunction:
+			s.At.Leaf = "function"
 			s.function()
 		default:
-			s.walk()
+			s.Walk()
 		}
-		s.at.Leaf = ""
+		s.At.Leaf = ""
 	}
 }
 
 func (s *scanner) function() {
 	if s.Peek() != '{' {
-		s.orNull("an object")
+		s.OrNull("an object")
 		return
 	}
-	var seen watched
+	var seen bodyscan.Watched
 	s.Enter()
 	for key, ok := s.Member(); ok; key, ok = s.Member() {
-		_, w := s.watch(&seen, key, watchName)
-		if w != watchName {
-			s.walk()
+		_, w := s.Watch(&seen, key, bodyscan.WatchName)
+		if w != bodyscan.WatchName {
+			s.Walk()
 			continue
 		}
-		s.at.Leaf = "function.name"
-		s.toolName()
-		s.at.Leaf = "function"
+		s.At.Leaf = "function.name"
+		s.addToolName()
+		s.At.Leaf = "function"
 	}
 }
 
-func (s *scanner) toolName() {
-	if t, ok := s.stringOrNull(); ok {
-		s.addToolName(t)
-	}
-}
-
-// addToolName adds a tool's name that stands in the token.
-func (s *scanner) addToolName(t jsonscan.Token) {
-	if t.Lone && s.err == nil {
-		s.refuse(errSurrogate(s.at.String()))
-	}
-	name := s.text(t)
-	if s.err == nil && len(name) > maxToolName && utf8.RuneCount(name) > maxToolName {
-		s.refuse(errTooLong(s.at.String(), maxToolName, "characters"))
-	}
-	s.keepToolName(name)
-}
-
-// keepToolName keeps a name. One that there is no room for refuses the request: a
-// list that was cut could hide what a rule forbids.
-func (s *scanner) keepToolName(name []byte) {
-	if len(s.req.ToolNames) < maxTools {
-		s.req.ToolNames = append(s.req.ToolNames, name)
-		return
-	}
-	if s.err == nil {
-		s.refuse(errTooLong("tools", maxTools, "tools"))
+// addToolName reads and counts a string that names a declared tool, unless it is null.
+func (s *scanner) addToolName() {
+	if name := s.ToolName(); name != nil {
+		s.AddTool(name)
 	}
 }

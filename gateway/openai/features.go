@@ -18,7 +18,7 @@ func featureOf(key []byte) wire.Feature {
 // noteKey notes the feature of a top-level key whose value comes next.
 func (s *scanner) noteKey(key []byte) {
 	if f := featureOf(key); f != 0 && s.Peek() != 'n' {
-		s.req.Features |= f
+		s.Req.Features |= f
 	}
 }
 
@@ -27,11 +27,11 @@ func (s *scanner) noteMessageKey(key []byte) {
 	switch string(key) {
 	case "tool_calls", "function_call", "tool_call_id":
 		if s.Peek() != 'n' {
-			s.req.Features |= wire.ToolCalls
+			s.Req.Features |= wire.ToolCalls
 		}
 	case "reasoning", "reasoning_content", "thinking":
 		if s.Peek() != 'n' {
-			s.req.Features |= wire.TemplateSettings
+			s.Req.Features |= wire.TemplateSettings
 		}
 	}
 }
@@ -41,12 +41,12 @@ func (s *scanner) noteMessageKey(key []byte) {
 func (s *scanner) noteRole(role []byte, other *int) {
 	switch string(role) {
 	case "system", "developer":
-		s.req.Features |= wire.SystemMessage
+		s.Req.Features |= wire.SystemMessage
 		return
 	case "tool", "function":
-		s.req.Features |= wire.ToolCalls
+		s.Req.Features |= wire.ToolCalls
 	}
 	if *other++; *other > 1 {
-		s.req.Features |= wire.Turns
+		s.Req.Features |= wire.Turns
 	}
 }

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"github.com/sluicegate/sluice/gateway/bodyscan"
 	"github.com/sluicegate/sluice/gateway/wire"
 )
 
@@ -9,23 +10,23 @@ import (
 func (s *scanner) items() {
 	switch s.Peek() {
 	case '"':
-		s.addText(s.Str())
-		s.req.MessageCount = 1
+		s.AddText(s.Str())
+		s.Req.MessageCount = 1
 		return
 	case '[':
 	default:
-		s.orNull("a string or an array of items")
+		s.OrNull("a string or an array of items")
 		return
 	}
 	others := 0
-	outer := s.at
+	outer := s.At
 	s.Enter()
 	for i := 0; s.Element(); i++ {
-		s.at = outer
-		s.at.Depth, s.at.Index = 1, i
-		s.req.MessageCount++
+		s.At = outer
+		s.At.Depth, s.At.Index = 1, i
+		s.Req.MessageCount++
 		if s.Peek() != '{' {
-			s.wrongType("an object")
+			s.WrongType("an object")
 			s.Skip()
 			continue
 		}
@@ -36,47 +37,47 @@ func (s *scanner) items() {
 // item reads one item. others counts those of other roles than system and
 // developer.
 func (s *scanner) item(others *int) {
-	var seen watched
+	var seen bodyscan.Watched
 	var byType, byKeys wire.Modality
 	s.Enter()
 	for key, ok := s.Member(); ok; key, ok = s.Member() {
-		name, w := s.watch(&seen, key, 0)
+		name, w := s.Watch(&seen, key, 0)
 		switch {
-		case w == watchRole:
-			s.at.Leaf = "role"
-			if t, ok := s.stringOrNull(); ok {
-				s.noteRole(s.name(t), others)
+		case w == bodyscan.WatchRole:
+			s.At.Leaf = "role"
+			if t, ok := s.StringOrNull(); ok {
+				s.noteRole(s.Name(t), others)
 			}
-		case w == watchType:
-			s.at.Leaf = "type"
-			if t, ok := s.stringOrNull(); ok {
-				byType = s.itemType(s.name(t), others)
+		case w == bodyscan.WatchType:
+			s.At.Leaf = "type"
+			if t, ok := s.StringOrNull(); ok {
+				byType = s.itemType(s.Name(t), others)
 			}
-		case w == watchContent:
-			s.at.Leaf = "content"
+		case w == bodyscan.WatchContent:
+			s.At.Leaf = "content"
 			s.messageContent()
-		case w == watchText:
-			s.at.Leaf = "text"
-			if t, ok := s.stringOrNull(); ok {
-				s.addText(t)
+		case w == bodyscan.WatchText:
+			s.At.Leaf = "text"
+			if t, ok := s.StringOrNull(); ok {
+				s.AddText(t)
 			}
 		case string(name) == "output":
-			s.at.Leaf = "output"
+			s.At.Leaf = "output"
 			s.toolOutput()
 		case string(name) == "tools" && s.Peek() == '[': // as a chat's messages can have them
-			s.at.Leaf = "tools"
+			s.At.Leaf = "tools"
 			s.tools(true)
 		default:
 			// What else an item holds is an argument, a query, a summary or the like. A
 			// template may write any of it into the prompt.
 			if m := modalityOf(name) &^ wire.Text; m != 0 {
 				byKeys |= m
-				s.walk()
+				s.Walk()
 			} else {
-				s.count()
+				s.Count()
 			}
 		}
-		s.at.Leaf = ""
+		s.At.Leaf = ""
 	}
 	s.classify(byType, byKeys)
 }
@@ -87,18 +88,18 @@ func (s *scanner) itemType(name []byte, others *int) wire.Modality {
 	switch string(name) {
 	case "message":
 	case "item_reference":
-		if s.err == nil {
-			s.refuse(errStore(s.at.String()))
+		if s.Err == nil {
+			s.Refuse(errStore(s.At.String()))
 		}
 	case "reasoning":
-		s.req.Features |= wire.TemplateSettings
+		s.Req.Features |= wire.TemplateSettings
 	default:
 		if m := modalityOf(name); m != 0 {
 			return m
 		}
-		s.req.Features |= wire.ToolCalls
+		s.Req.Features |= wire.ToolCalls
 		if *others++; *others > 1 {
-			s.req.Features |= wire.Turns
+			s.Req.Features |= wire.Turns
 		}
 	}
 	return 0
@@ -121,12 +122,12 @@ func (s *scanner) toolOutput() {
 func (s *scanner) instructions() {
 	switch s.Peek() {
 	case '"':
-		s.addText(s.Str())
-		s.req.Features |= wire.SystemMessage
+		s.AddText(s.Str())
+		s.Req.Features |= wire.SystemMessage
 	case '[': // items, as in the answer to a stored prompt
 		s.items()
 	default:
-		s.orNull("a string or an array of items")
+		s.OrNull("a string or an array of items")
 	}
 }
 
@@ -135,19 +136,19 @@ func (s *scanner) instructions() {
 func (s *scanner) responseKey(name []byte) {
 	switch string(name) {
 	case "conversation":
-		s.at.Field = "conversation"
+		s.At.Field = "conversation"
 		s.keptElsewhere()
 	case "request_id":
 		// The engine takes it for the response's id, by which responses are kept.
-		s.at.Field = "request_id"
-		s.operatorOnly()
+		s.At.Field = "request_id"
+		s.OperatorOnly()
 	case "reasoning":
 		if s.Peek() != 'n' {
-			s.req.Features |= wire.TemplateSettings
+			s.Req.Features |= wire.TemplateSettings
 		}
 		s.Skip()
 	case "previous_input_messages":
-		s.count()
+		s.Count()
 	default:
 		s.Skip()
 	}
@@ -155,8 +156,8 @@ func (s *scanner) responseKey(name []byte) {
 
 // keptElsewhere refuses a value that names content kept elsewhere, unless it is null.
 func (s *scanner) keptElsewhere() {
-	if s.Peek() != 'n' && s.err == nil {
-		s.refuse(errStore(s.at.String()))
+	if s.Peek() != 'n' && s.Err == nil {
+		s.Refuse(errStore(s.At.String()))
 	}
 	s.Skip()
 }
@@ -166,64 +167,64 @@ func (s *scanner) keptElsewhere() {
 // where it has one: whoever forbids a tool finds it under each. A namespace is known by
 // its own name, and its tools by theirs.
 func (s *scanner) responseTool() {
-	named := len(s.req.ToolNames)
-	var seen watched
+	named := len(s.Req.ToolNames)
+	var seen bodyscan.Watched
 	s.Enter()
 	for key, ok := s.Member(); ok; key, ok = s.Member() {
-		name, w := s.watch(&seen, key, watchName)
+		name, w := s.Watch(&seen, key, bodyscan.WatchName)
 		switch {
-		case w == watchType:
-			s.at.Leaf = "type"
-			if t, ok := s.stringOrNull(); ok && string(s.name(t)) != "function" {
-				s.addToolName(t)
+		case w == bodyscan.WatchType:
+			s.At.Leaf = "type"
+			if name := s.ToolName(); name != nil && string(name) != "function" {
+				s.AddTool(name)
 			}
-		case w == watchName:
-			s.at.Leaf = "name"
-			s.toolName()
+		case w == bodyscan.WatchName:
+			s.At.Leaf = "name"
+			s.addToolName()
 		case string(name) == "server_label":
-			s.at.Leaf = "server_label"
-			s.toolName()
+			s.At.Leaf = "server_label"
+			s.addToolName()
 		case string(name) == "function": // as a chat has it
-			s.at.Leaf = "function"
+			s.At.Leaf = "function"
 			s.function()
 		case string(name) == "tools" && s.Peek() == '[': // those of a namespace
-			s.at.Leaf = "tools"
+			s.At.Leaf = "tools"
 			s.toolList(true)
 		case string(name) == "server_url":
-			s.at.Leaf = "server_url"
-			if s.Peek() != 'n' && s.err == nil {
-				s.refuse(errServerURL(s.at.String()))
+			s.At.Leaf = "server_url"
+			if s.Peek() != 'n' && s.Err == nil {
+				s.Refuse(errServerURL(s.At.String()))
 			}
-			s.walk()
+			s.Walk()
 		default:
-			s.walk()
+			s.Walk()
 		}
-		s.at.Leaf = ""
+		s.At.Leaf = ""
 	}
-	if len(s.req.ToolNames) == named {
-		s.keepToolName(nil)
+	if len(s.Req.ToolNames) == named {
+		s.AddTool(nil)
 	}
 }
 
 // tokens reads the token ids whose text is asked for.
 func (s *scanner) tokens() {
-	s.at.Field = "tokens"
+	s.At.Field = "tokens"
 	if s.Peek() != '[' {
-		s.orNull("an array of token ids")
+		s.OrNull("an array of token ids")
 		return
 	}
-	if s.req.PromptCount > 0 && s.err == nil {
-		s.refuse(errDuplicate("tokens"))
+	if s.Req.PromptCount > 0 && s.Err == nil {
+		s.Refuse(bodyscan.Duplicate("tokens"))
 	}
-	s.req.PromptCount = 1
+	s.Req.PromptCount = 1
 	s.Enter()
 	for i := 0; s.Element(); i++ {
-		s.at.Depth, s.at.Index = 1, i
+		s.At.Depth, s.At.Index = 1, i
 		if promptKind(s.Peek()) == '0' {
 			s.tokenID()
 			continue
 		}
-		s.wrongType("a token id")
+		s.WrongType("a token id")
 		s.Skip()
 	}
 }

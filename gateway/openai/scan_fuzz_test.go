@@ -9,6 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/sluicegate/sluice/gateway/bodyscan"
 	"github.com/sluicegate/sluice/gateway/jsonscan"
 	"github.com/sluicegate/sluice/gateway/wire"
 )
@@ -147,7 +148,7 @@ func checkRewrite(t *testing.T, req *wire.Request, body []byte) {
 	for _, key := range []string{"max_tokens", "max_completion_tokens", "max_output_tokens"} {
 		// One that was 5 already keeps its spelling.
 		if n, ok := got[key].(json.Number); ok && want[key] == json.Number("5") {
-			if v, ok := jsonscan.Integer([]byte(n), maxInteger); ok && v == 5 {
+			if v, ok := jsonscan.Integer([]byte(n), bodyscan.MaxInteger); ok && v == 5 {
 				got[key] = json.Number("5")
 			}
 		}
