@@ -372,7 +372,7 @@ func (t *translation) toolCall(where at) *wire.Error {
 	t.calls = append(append(t.calls, `{"id":`...), id...)
 	t.calls = append(append(t.calls, `,"type":"function","function":{"name":`...), name...)
 	t.calls = append(t.calls, `,"arguments":`...)
-	t.calls = append(jsonscan.AppendQuoted(t.calls, []byte(input)), `}}`...)
+	t.calls = append(input.appendAsString(t.calls), `}}`...)
 	return nil
 }
 

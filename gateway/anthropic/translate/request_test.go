@@ -244,3 +244,35 @@ func TestNames(t *testing.T) {
 		t.Errorf("without a param: %+v", got)
 	}
 }
+
+// TestSizeOfAChat: whatever a body holds, its translation is at most about twice
+// as long, so that the memory it takes follows from the body's size.
+func TestSizeOfAChat(t *testing.T) {
+	const n = 10_000
+	for _, unit := range []string{"\x7f", `\"`, `\\`, "\u2028", "a", `\u007f`} {
+		text := strings.Repeat(unit, n)
+		input := `{"a":"` + text + `"}`
+		body := `{"model":"m","max_tokens":1,"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"i","name":"f","input":` + input + `}]}]}`
+		got, err := AppendChat(nil, []byte(body), ForWorker, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got) > 2*len(body)+200 {
+			t.Errorf("%q: %d bytes of %d", unit, len(got), len(body))
+		}
+		var chat struct {
+			Messages []struct {
+				Calls []struct{ Function struct{ Arguments string } } `json:"tool_calls"`
+			}
+		}
+		if err := json.Unmarshal(got, &chat); err != nil || chat.Messages[0].Calls[0].Function.Arguments != input {
+			t.Errorf("%q: the arguments are not the input's text (%v)", unit, err)
+		}
+	}
+	spaced := "{\n\t\"a\" :\r [ ]\n}"
+	got := value(spaced).appendAsString(nil)
+	var back string
+	if err := json.Unmarshal(got, &back); err != nil || back != spaced {
+		t.Errorf("%s is %q (%v)", got, back, err)
+	}
+}

@@ -25,6 +25,27 @@ func (v value) kind() string { return jsonscan.KindOf(v) }
 // inner is what stands between the quotes of a string, as it is spelt.
 func (v value) inner() []byte { return v[1 : len(v)-1] }
 
+// appendAsString appends the value's text as a string. It is at most twice as long:
+// nothing but quotes, backslashes and ends of lines in JSON text has to be escaped.
+func (v value) appendAsString(dst []byte) []byte {
+	dst = append(dst, '"')
+	for _, ch := range v {
+		switch ch {
+		case '"', '\\':
+			dst = append(dst, '\\', ch)
+		case '\n':
+			dst = append(dst, '\\', 'n')
+		case '\r':
+			dst = append(dst, '\\', 'r')
+		case '\t':
+			dst = append(dst, '\\', 't')
+		default:
+			dst = append(dst, ch)
+		}
+	}
+	return append(dst, '"')
+}
+
 // isEmptyString reports whether the value is a string without characters.
 func (v value) isEmptyString() bool { return len(v) == 2 && v[0] == '"' }
 
