@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
 
@@ -75,9 +76,7 @@ func putTogether(t *testing.T, text string) *saidMessage {
 			}
 		case "message_delta":
 			m.Reason, m.Sequence = e.Delta.Reason, e.Delta.Sequence
-			for k, v := range e.Usage {
-				m.Usage[k] = v
-			}
+			maps.Copy(m.Usage, e.Usage)
 		case "message_stop":
 			done = true
 		}
