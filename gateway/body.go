@@ -174,6 +174,8 @@ func (ex *exchange) releasePrompt() {
 	}
 	giveBody(ex.received)
 	ex.received, ex.body, ex.promptBody = nil, nil, nil
+	ex.translation.releasePrompt()
+	ex.giveMemory()
 	if q := ex.req; q != nil { // these are views into the body
 		q.Model, q.User, q.CacheSalt, q.PreviousResponse, q.ChatForm = nil, nil, nil, nil, nil
 		clear(q.ToolNames)

@@ -219,3 +219,38 @@ func TestMemoryOfWindows(t *testing.T) {
 	}
 	r.idle()
 }
+
+// TestMemoryOfAStreamsRequest: once its answer has begun a stream takes no memory for what was
+// asked, which it doesn't hold any more, however long it runs.
+func TestMemoryOfAStreamsRequest(t *testing.T) {
+	t.Parallel()
+	began, goOn := make(chan struct{}), make(chan struct{})
+	worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+		x.StreamHead()
+		if !x.Wait(began) {
+			return
+		}
+		x.Chunk(gatewaytest.RoleEvent)
+		if !x.Wait(goOn) {
+			return
+		}
+		x.Chunk(gatewaytest.ContentEvent("a", "stop"))
+		x.Chunk(gatewaytest.DoneEvent)
+		x.End()
+	})
+	r := newRig(t, []string{worker.URL()})
+	body := strings.Replace(streamBody, `"messages":`, `"x":"`+strings.Repeat("x", 1<<20)+`","messages":`, 1)
+	c := r.chat(body)
+	worker.Next(t)
+	if used := r.g.Memory().Used; used < int64(2*len(body)) {
+		t.Errorf("%d bytes are taken for a request that could be sent to another worker", used)
+	}
+	close(began)
+	answer := c.Head().Body
+	eventually(t, "the memory's return", func() bool { return r.g.Memory().Used == 0 })
+	close(goOn)
+	if text, err := io.ReadAll(answer); err != nil || !strings.HasSuffix(string(text), gatewaytest.DoneEvent) {
+		t.Errorf("got %q, %v", text, err)
+	}
+	r.row()
+}

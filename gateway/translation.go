@@ -144,6 +144,14 @@ func (t *translation) release() {
 	}
 }
 
+// releasePrompt drops what only another attempt would need; nil has nothing.
+func (t *translation) releasePrompt() {
+	if t != nil {
+		t.body, t.sent = nil, nil
+		t.req.Reset() // it is views of the body
+	}
+}
+
 // speakTo sets the form in which the workers of a pool are spoken to, if there are two.
 func (ex *exchange) speakTo(pool string) {
 	if ex.translation == nil {
