@@ -88,10 +88,11 @@ func (s *Stream) observe(name, data []byte) wire.Flags {
 // take adds what an event says to what is known.
 func (s *Stream) take(e *event, data []byte) wire.Flags {
 	var f wire.Flags
-	switch e.kind {
-	case errorEvent:
+	if e.failed || e.kind == errorEvent {
 		s.err = vllm.MapStreamError(data)
 		return wire.StreamError
+	}
+	switch e.kind {
 	case messageStop:
 		return wire.Done
 	case messageStart:
@@ -161,6 +162,7 @@ type event struct {
 	toolStart bool // content_block is of a tool
 	output    bool // delta holds output
 	finished  bool // delta has a stop_reason
+	failed    bool // error is there: no event but an error has it, whatever it says of itself
 }
 
 func (e *event) read() {
@@ -179,6 +181,9 @@ func (e *event) read() {
 			e.readBlock()
 		case e.Is(key, "delta"):
 			e.readDelta()
+		case e.Is(key, "error"):
+			e.failed = e.Peek() != 'n'
+			e.Skip()
 		default:
 			e.Skip()
 		}

@@ -151,6 +151,9 @@ func TestObserve(t *testing.T) {
 
 	f("error", `{"type":"error","error":{"type":"internal_error","message":"x"}}`, "error")
 	f("", `{"type":"error"}`, "error")
+	f("", `{"error":{"message":"x","type":"InternalServerError","code":500}}`, "error") // of another dialect
+	f("content_block_delta", `{"error":{"message":"x"},"delta":{"text":"a"}}`, "error")
+	f("message_stop", `{"type":"message_stop","error":null}`, "done")
 	f("error", `nonsense`, "error")
 	f("ping", `nonsense`, "malformed")
 	f("ping", `[DONE]`, "malformed")
