@@ -141,9 +141,9 @@ func TestInterimResponses(t *testing.T) {
 // TestSlowAnswer: an answer whose parts come in time may take longer than one of them
 // may, and doesn't count against its worker.
 func TestSlowAnswer(t *testing.T) {
-	const idle = 2 * time.Second
+	const idle = 3 * time.Second // far longer than each pause, shorter than all of them
 	body := gatewaytest.ChatBody("a", gatewaytest.Usage(10, 1))
-	r := newRig(t, []string{gatewaytest.NewWorker(t, gatewaytest.UnaryTrickle(8, idle/4, body)).URL()},
+	r := newRig(t, []string{gatewaytest.NewWorker(t, gatewaytest.UnaryTrickle(8, idle/6, body)).URL()},
 		withConfig(func(cfg *Config) { cfg.StreamIdle = idle }))
 	resp, text := r.chat(chatBody).Answer()
 	if resp.StatusCode != 200 || text != body {
