@@ -210,7 +210,8 @@ func TestOneShapeGoesToTheWorkers(t *testing.T) {
 	soon(t, "the roster to see it leave", stackPatience, func() bool { return len(r.tokens.roster.ready(demoModel)) == 0 })
 	r.fleet.SetReady(time.Now(), r.id, true, "")
 	soon(t, "a new verdict", stackPatience, func() bool {
-		return !r.model().checker.Trusts(verify.ChatTools) && !r.model().checker.Trusts(verify.ChatToolCalls)
+		c := r.model().checker
+		return !c.Trusts(verify.ChatTools) && !c.Trusts(verify.ChatToolCalls) && !c.Trusts(verify.MessagesTools)
 	})
 	if _, source := r.ask(wire.Chat, chatOf("hi", "")); source != "local" {
 		t.Errorf("a plain request went to %s", source)
@@ -225,7 +226,8 @@ func TestOneShapeGoesToTheWorkers(t *testing.T) {
 		t.Errorf("the page says %+v", page)
 	}
 	for _, s := range page.Shapes {
-		if bad := s.Shape == "chat-tools" || s.Shape == "chat-tool-calls"; bad != (s.State == "mismatch") || bad != (s.Last != nil) {
+		bad := slices.Contains([]string{"chat-tools", "chat-tool-calls", "messages-tools"}, s.Shape)
+		if bad != (s.State == "mismatch") || bad != (s.Last != nil) {
 			t.Errorf("the page says %+v", s)
 		}
 	}
