@@ -35,7 +35,7 @@ func TestFaultMatrix(t *testing.T) {
 		r := newRig(t, []string{gatewaytest.NewWorker(t, gatewaytest.Chat("a")).URL()})
 		r.chat(chatBody).Answer()
 	})
-	goroutines, descriptors := runtime.NumGoroutine(), openDescriptors(t)
+	goroutines, descriptors := runtime.NumGoroutine(), openDescriptors()
 	var cells []matrixCell
 	named, left := 0, 0
 	for _, d := range matrixDialects() {
@@ -88,7 +88,7 @@ func TestFaultMatrix(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	eventually(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= goroutines })
-	eventually(t, "the descriptors to be closed", func() bool { return openDescriptors(t) <= descriptors })
+	eventually(t, "the descriptors to be closed", func() bool { return openDescriptors() <= descriptors })
 }
 
 // TestImpossibleCells: what can't be played is named where it occurs, and nowhere else.
@@ -124,10 +124,12 @@ func (c matrixCell) inThird() bool {
 	return h.Sum32()%3 == 0
 }
 
-func openDescriptors(t testing.TB) int {
+// openDescriptors is always 0 on systems without a list of them, where all else of
+// the matrix still holds.
+func openDescriptors() int {
 	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Skipf("there is no list of open descriptors here: %v", err)
+	if err != nil && runtime.GOOS == "linux" {
+		panic("BUG: Linux lists a process's own descriptors: " + err.Error())
 	}
 	return len(list)
 }
