@@ -71,6 +71,7 @@ func newSimworkerCommand() *cobra.Command {
 	f.IntVar(&w.MaxModelLen, "max-model-len", w.MaxModelLen, "most tokens of prompt and answer")
 	f.IntVar(&w.BatchTokens, "batch-tokens", w.BatchTokens, "token budget of a step")
 	f.IntVar(&w.MaxSeqs, "max-seqs", w.MaxSeqs, "most requests in a step")
+	f.BoolVar(&w.PriorityScheduling, "priority-scheduling", w.PriorityScheduling, "take requests by their priority, as the engine does with --scheduling-policy priority")
 	f.IntVar(&w.OutputTokens, "output-tokens", w.OutputTokens, "mean length at which a text ends by itself; 0: only by max_tokens")
 	f.Float64Var(&opts.prefill, "prefill-tps", opts.prefill, "prompt tokens computed in a second, attention and step aside")
 	f.DurationVar(&w.Timing.Step, "step", w.Timing.Step, "time that every step takes")

@@ -35,6 +35,9 @@ type Config struct {
 	MaxSeqs int
 	// BatchTokens is the token budget of one step (chunked prefill).
 	BatchTokens int
+	// PriorityScheduling takes requests by their priority, lower ones first, as
+	// the engine does with --scheduling-policy priority. Otherwise it is ignored.
+	PriorityScheduling bool
 	// OutputTokens is the mean length at which a text ends by itself; a
 	// request's own length lies between a half and one and a half times it.
 	// 0 means that texts end only by max_tokens.

@@ -34,6 +34,7 @@ type params struct {
 	salt        string
 	seed        uint64
 	report      bool // kv_cache_report_mode "full"
+	priority    int64
 
 	logprobs    bool
 	topLogprobs int
@@ -279,7 +280,7 @@ func (p *params) readSampling(f *fields) {
 	p.ignoreEOS = f.boolean("ignore_eos")
 	p.salt = f.str("cache_salt")
 	p.seed = f.seed("seed")
-	f.integer("priority", 0)
+	p.priority = int64(f.integer("priority", 0))
 	if xargs := f.object("vllm_xargs"); xargs.get("kv_cache_report_mode") != nil {
 		p.report = xargs.str("kv_cache_report_mode") == "full"
 		f.found = append(f.found, xargs.found...)
@@ -329,6 +330,7 @@ func (p *params) request(prompt []uint32, k, maxTokens int) engine.Request {
 	return engine.Request{
 		Prompt: prompt, MaxTokens: maxTokens, MinTokens: p.minTokens, IgnoreEOS: p.ignoreEOS,
 		Choice: k, Seed: p.seed, Salt: p.salt, LoRA: p.lora, ReportCached: p.report,
+		Priority: p.priority,
 	}
 }
 

@@ -61,7 +61,8 @@ func Start(cfg Config, tok Tokenizer) (*Worker, error) {
 	eng, err := engine.New(engine.Config{
 		BlockSize: cfg.BlockSize, Blocks: cfg.Blocks, MaxModelLen: cfg.MaxModelLen,
 		MaxSeqs: cfg.MaxSeqs, BatchTokens: cfg.BatchTokens, OutputTokens: cfg.OutputTokens,
-		Vocab: tok.VocabSize(), Timing: cfg.Timing, Seed: cfg.Seed,
+		Priority: cfg.PriorityScheduling,
+		Vocab:    tok.VocabSize(), Timing: cfg.Timing, Seed: cfg.Seed,
 	})
 	if err != nil {
 		return nil, err

@@ -22,8 +22,12 @@ type Ahead struct {
 	begun, ends time.Time
 }
 
-// NewAhead returns an idle engine with an empty cache.
+// NewAhead returns an idle engine with an empty cache. It fails with priorities:
+// whatever arrives may go before whatever waits.
 func NewAhead(cfg Config) (*Ahead, error) {
+	if cfg.Priority {
+		return nil, errors.New("engine: Priority is set; what an engine will do can't be told ahead of requests that may go first")
+	}
 	e, err := New(cfg)
 	if err != nil {
 		return nil, err

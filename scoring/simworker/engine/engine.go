@@ -15,6 +15,10 @@ type Config struct {
 	MaxModelLen int
 	// MaxSeqs bounds running requests, BatchTokens the tokens of one step.
 	MaxSeqs, BatchTokens int
+	// Priority takes waiting requests in the order of their priority, and of
+	// arrival where that is equal, as vLLM does with its scheduling policy
+	// "priority". Otherwise they are taken in order of arrival alone.
+	Priority bool
 	// OutputTokens is the mean length at which texts end by themselves, 0 for
 	// never. A text's own length lies evenly between half and one and a half
 	// times that.
@@ -47,7 +51,7 @@ func (c *Config) Validate() error {
 type Engine struct {
 	cfg     Config
 	pool    *pool
-	waiting []*sequence // front first
+	waiting []*sequence // in the order in which they are taken
 	running []*sequence // oldest first
 	byID    map[ID]*sequence
 	batch   []*sequence // of the step under way
@@ -99,7 +103,11 @@ func (e *Engine) queue(now time.Time, p *Prepared, tokens []uint32) ID {
 		s.natural = max(1, p.req.MinTokens, n/2+length.below(n+1))
 	}
 	e.byID[s.id] = s
-	e.waiting = append(e.waiting, s)
+	if e.cfg.Priority {
+		e.line(s)
+	} else {
+		e.waiting = append(e.waiting, s)
+	}
 	return s.id
 }
 
@@ -201,17 +209,21 @@ func (e *Engine) load() load {
 }
 
 // scheduleRunning gives each running request its next tokens, oldest first.
-// When blocks run out the newest running request is preempted: it loses its
-// blocks and goes to the front of the queue. It says whether that happened.
+// When blocks run out one of them is preempted: it loses its blocks and waits
+// again. It says whether that happened.
 func (e *Engine) scheduleRunning(budget *int) (preempted bool) {
 	for i := 0; i < len(e.running) && *budget > 0; i++ {
 		s := e.running[i]
 		n := min(s.pending(), *budget)
 		for !e.grow(s, n) {
-			victim := e.running[len(e.running)-1]
-			e.preempt(victim)
+			victim := e.victim()
+			if victim < i {
+				i--
+			}
+			lost := e.running[victim]
+			e.preempt(victim, budget)
 			preempted = true
-			if victim == s {
+			if lost == s {
 				return true
 			}
 		}
@@ -220,17 +232,54 @@ func (e *Engine) scheduleRunning(budget *int) (preempted bool) {
 	return preempted
 }
 
-func (e *Engine) preempt(s *sequence) {
-	e.running = e.running[:len(e.running)-1]
-	e.pool.release(s.blocks)
-	s.running, s.blocks, s.computed, s.stored = false, nil, 0, 0
-	s.preemptions++
-	e.preemptions++
-	e.waiting = slices.Insert(e.waiting, 0, s)
+// victim is the index of the running request to preempt: the newest, with
+// priorities the least urgent and of these the last to arrive.
+func (e *Engine) victim() int {
+	last := len(e.running) - 1
+	if !e.cfg.Priority {
+		return last
+	}
+	for i := last - 1; i >= 0; i-- {
+		if e.running[last].before(e.running[i]) {
+			last = i
+		}
+	}
+	return last
 }
 
-// scheduleWaiting admits requests in order of arrival while there is budget,
-// a free place and enough blocks for the next piece.
+// preempt takes running request i's blocks, and what the step was to compute of
+// it, and lets it wait: in front, with priorities in its place.
+func (e *Engine) preempt(i int, budget *int) {
+	s := e.running[i]
+	e.running = slices.Delete(e.running, i, i+1)
+	if at := slices.Index(e.batch, s); at >= 0 {
+		e.batch = slices.Delete(e.batch, at, at+1)
+		*budget += s.scheduled
+	}
+	e.pool.release(s.blocks)
+	s.running, s.blocks, s.computed, s.stored, s.scheduled = false, nil, 0, 0, 0
+	s.preemptions++
+	e.preemptions++
+	if e.cfg.Priority {
+		e.line(s)
+	} else {
+		e.waiting = slices.Insert(e.waiting, 0, s)
+	}
+}
+
+// line lets s wait in its place by priority.
+func (e *Engine) line(s *sequence) {
+	at, _ := slices.BinarySearchFunc(e.waiting, s, func(o, s *sequence) int {
+		if o.before(s) {
+			return -1
+		}
+		return 1
+	})
+	e.waiting = slices.Insert(e.waiting, at, s)
+}
+
+// scheduleWaiting admits requests in their order while there is budget, a free
+// place and enough blocks for the next piece.
 func (e *Engine) scheduleWaiting(now time.Time, budget *int) {
 	for len(e.waiting) > 0 && *budget > 0 && len(e.running) < e.cfg.MaxSeqs {
 		s := e.waiting[0]

@@ -17,6 +17,7 @@ func TestPoolAgreesWithItsEvents(t *testing.T) {
 		cfg.Blocks = 1 + (cfg.MaxModelLen+cfg.BlockSize-1)/cfg.BlockSize + rapid.IntRange(0, 30).Draw(rt, "spare blocks")
 		cfg.MaxSeqs = rapid.IntRange(1, 5).Draw(rt, "max seqs")
 		cfg.BatchTokens = rapid.IntRange(1, 50).Draw(rt, "batch tokens")
+		cfg.Priority = rapid.Bool().Draw(rt, "priority")
 		cfg.OutputTokens = rapid.IntRange(0, 8).Draw(rt, "output tokens")
 		r := newRun(t, cfg)
 		view := map[Hash]int{}
@@ -29,6 +30,7 @@ func TestPoolAgreesWithItsEvents(t *testing.T) {
 				ids = append(ids, r.add(Request{
 					Prompt:    prompt(rapid.IntRange(1, 3).Draw(rt, "tag"), n),
 					MaxTokens: rapid.IntRange(1, 20).Draw(rt, "max tokens"),
+					Priority:  rapid.Int64Range(-1, 1).Draw(rt, "request's priority"),
 					Salt:      rapid.SampledFrom([]string{"", "s"}).Draw(rt, "salt"),
 				}))
 				added++

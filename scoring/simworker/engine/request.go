@@ -51,6 +51,8 @@ type Request struct {
 	// that length.
 	IgnoreEOS bool
 	MinTokens int
+	// Priority counts with [Config.Priority] alone: a lower one is taken earlier.
+	Priority int64
 	// Choice tells the texts of one prompt apart, Seed is the client's.
 	Choice int
 	Seed   uint64
@@ -114,6 +116,17 @@ type sequence struct {
 
 	preemptions                               int
 	arrived, firstScheduled, firstToken, last time.Time
+}
+
+// before says whether s is taken before o where priorities count.
+func (s *sequence) before(o *sequence) bool {
+	switch {
+	case s.req.Priority != o.req.Priority:
+		return s.req.Priority < o.req.Priority
+	case !s.arrived.Equal(o.arrived):
+		return s.arrived.Before(o.arrived)
+	}
+	return s.id < o.id
 }
 
 func (s *sequence) generated() int { return len(s.tokens) - len(s.req.Prompt) }
