@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,6 +28,8 @@ type Fleet struct {
 	idx index
 	// scratch holds *scratch.
 	scratch sync.Pool
+	// room is who is told of room; see OnRoom.
+	room atomic.Pointer[func(pool string)]
 
 	// mu protects all that follows, the load and the prediction of every
 	// worker, and the allocation of the index's columns.
@@ -121,26 +124,28 @@ func (f *Fleet) Remove(id WorkerID) {
 	}
 
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	for _, v := range w.views {
 		f.idx.freeColumn(v.col)
 	}
+	f.mu.Unlock()
+	f.madeRoom(w.spec.Pool)
 }
 
 // SetReady says whether the worker may be picked, and why not. A worker that
 // becomes ready again starts at its ordinary speed: what slowed it is over.
 func (f *Fleet) SetReady(now time.Time, id WorkerID, ready bool, reason string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	w := f.byID[id]
-	if w == nil || w.retired {
-		return
-	}
-	if ready && !w.ready {
-		w.predictor.logSpeed = 0
-		w.readySince = now
-	}
-	w.ready, w.reason = ready, reason
+	f.change(id, func(w *worker) bool {
+		if w.retired {
+			return false
+		}
+		turned := ready != w.ready
+		if ready && turned {
+			w.predictor.logSpeed = 0
+			w.readySince = now
+		}
+		w.ready, w.reason = ready, reason
+		return turned
+	})
 }
 
 // SetCapacity says how many blocks of how many tokens each rank of the worker
@@ -161,6 +166,7 @@ func (f *Fleet) SetCapacity(id WorkerID, blockSize, blocks int) {
 		st.add(v.setCapacity(blockSize, blocks))
 	}
 	f.noteEvents(st)
+	f.madeRoom(w.spec.Pool)
 }
 
 // ObserveLoad takes over the worker's own account of its load as of now, as a
@@ -170,16 +176,15 @@ func (f *Fleet) SetCapacity(id WorkerID, blockSize, blocks int) {
 func (f *Fleet) ObserveLoad(now time.Time, id WorkerID, l Load) {
 	l.Running, l.Waiting, l.Ranks = max(0, l.Running), max(0, l.Waiting), min(max(0, l.Ranks), maxRanks)
 	l.KVUsage = clamp(l.KVUsage, 0, 1)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if w := f.byID[id]; w != nil {
+	f.change(id, func(w *worker) bool {
 		w.advance(now)
 		w.workload.observe(now, l, f.cfg.LoadStale)
 		if l.InterToken > 0 {
 			w.interToken = l.InterToken.Seconds()
 		}
 		w.occupancy.observe(now, l.KVUsage*w.room())
-	}
+		return true
+	})
 }
 
 // ApplyEvents applies a batch of cache events of one rank, in order. Events of
@@ -194,11 +199,14 @@ func (f *Fleet) ApplyEvents(now time.Time, id WorkerID, rank int, evs []Event) A
 	}
 	st := v.apply(evs)
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	if st.Cleared > 0 {
 		f.forget(v)
 	}
 	f.stats.Events.add(st)
+	f.mu.Unlock()
+	if st.Cleared > 0 {
+		f.madeRoom(v.pool)
+	}
 	return st
 }
 
@@ -210,8 +218,9 @@ func (f *Fleet) ClearView(id WorkerID, rank int) {
 	}
 	v.clear()
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.forget(v)
+	f.mu.Unlock()
+	f.madeRoom(v.pool)
 }
 
 // forget drops what picks expect to be in a view that was cleared. A view that
@@ -227,6 +236,7 @@ func (f *Fleet) forget(v *view) {
 func (f *Fleet) SetView(id WorkerID, rank int, s ViewState) {
 	if v := f.view(id, rank); v != nil {
 		v.setState(s)
+		f.madeRoom(v.pool)
 	}
 }
 
@@ -251,6 +261,7 @@ func (f *Fleet) view(id WorkerID, rank int) *view {
 // held.
 func (f *Fleet) addView(w *worker, rank int) *view {
 	v := newView(&f.idx, w.spec.Models[0], rank, f.idx.newColumn(), &f.cfg)
+	v.pool = w.spec.Pool
 	if w.capacity > 0 {
 		v.setCapacity(w.capacitySize, w.capacity)
 	}

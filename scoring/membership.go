@@ -8,11 +8,10 @@ import "slices"
 // The caller removes it when [Fleet.InFlight] is 0, or when it has waited for
 // long enough.
 func (f *Fleet) Retire(id WorkerID, reason string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if w := f.byID[id]; w != nil {
+	f.change(id, func(w *worker) bool {
 		w.retired, w.ready, w.reason = true, false, reason
-	}
+		return true
+	})
 }
 
 // InFlight is the number of requests that the worker has and that are not done;
@@ -29,22 +28,22 @@ func (f *Fleet) InFlight(id WorkerID) int {
 // SetTrial says whether the worker has to prove itself first: while on trial it
 // is given one request at a time, unless no other worker can take a request.
 func (f *Fleet) SetTrial(id WorkerID, on bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if w := f.byID[id]; w != nil {
+	f.change(id, func(w *worker) bool {
+		was := w.trial
 		w.trial = on
-	}
+		return was != on
+	})
 }
 
 // SetAdapters replaces the names of the LoRA adapters that the worker has
 // loaded; see [WorkerSpec.Adapters]. Blocks that its cache holds of an adapter
 // stay known, as they stay in the engine's cache. adapters is copied.
 func (f *Fleet) SetAdapters(id WorkerID, adapters []string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if w := f.byID[id]; w != nil {
+	f.change(id, func(w *worker) bool {
+		was := w.spec.Adapters
 		w.spec.Adapters = slices.Clone(adapters)
-	}
+		return !slices.Equal(was, adapters)
+	})
 }
 
 // busyTrial reports whether the worker is on trial and has its one request. It

@@ -203,6 +203,7 @@ func (f *Fleet) predict(now time.Time, req *Request, s *scratch, c *candidate) {
 	}
 	c.fixed = max(w.slotWait(waiting+others, w.slots(f.cfg.MaxSeqs)),
 		w.spaceWait(now, f.cfg.LoadStale, s.keys(c), s.size(c), req.prompt(), others))
+	c.fixed = max(c.fixed, w.saturation.left(now))
 	// What is ahead is computed in the same time.
 	c.fixed = max(0, c.fixed-perToken*c.ahead-perPair*pairs)
 	c.speed, c.foreign = speed, waiting+others

@@ -71,11 +71,17 @@ func (r *Reservation) Prompt() int { return r.prompt }
 // FirstToken reports that the first token arrived at now. It releases the
 // request's prefill load and trains the worker's prediction.
 func (r *Reservation) FirstToken(now time.Time) {
-	f := r.fleet
+	if r.fleet.firstToken(now, r) {
+		r.fleet.madeRoom(r.info.Pool)
+	}
+}
+
+// firstToken takes over a first token, if it is the first report of it.
+func (f *Fleet) firstToken(now time.Time, r *Reservation) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if r.seen || r.phase == ended {
-		return
+		return false
 	}
 	r.seen = true
 	w := r.worker
@@ -83,10 +89,11 @@ func (r *Reservation) FirstToken(now time.Time) {
 		w.run(now, r)
 		w.heard = now
 	}
-	if r.unary {
-		return
+	w.saturation.answer()
+	if !r.unary {
+		f.learn(now, r)
 	}
-	f.learn(now, r)
+	return true
 }
 
 // learn trains the prediction with a first token that arrived now. It requires
@@ -145,11 +152,20 @@ func (f *Fleet) train(now time.Time, r *Reservation, actual float64) {
 // holds. Unless the prefill happened, its blocks are no longer expected in the
 // worker's cache.
 func (r *Reservation) Done(now time.Time, out Outcome) {
-	f := r.fleet
+	if r.fleet.done(now, r, out) {
+		r.fleet.madeRoom(r.info.Pool)
+	}
+}
+
+// done takes over the end of a request, if it is the first report of it.
+func (f *Fleet) done(now time.Time, r *Reservation, out Outcome) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if r.phase == ended {
-		return
+		return false
+	}
+	if out == Completed {
+		r.worker.saturation.answer()
 	}
 	if prefilled := r.seen || out == Completed; !prefilled || out == NotSent {
 		f.soon.drop(r.expects)
@@ -168,4 +184,5 @@ func (r *Reservation) Done(now time.Time, out Outcome) {
 	if rec := f.ring.find(r.record); rec != nil {
 		rec.Outcome = out
 	}
+	return true
 }

@@ -20,6 +20,7 @@ const (
 type view struct {
 	idx   *index
 	model string
+	pool  string
 	rank  int
 	col   int
 	// removed is guarded by Fleet.mu: col may belong to another view by now.

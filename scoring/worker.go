@@ -147,6 +147,7 @@ type worker struct {
 	predictor predictor
 	workload
 	occupancy
+	saturation
 
 	picks, firstTokens, failures int64
 	// lastPick is the number of the fleet's pick that last chose it.
