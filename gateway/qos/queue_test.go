@@ -1,0 +1,120 @@
+package qos
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// slots is a Placer of pools that take so many entries each.
+type slots struct {
+	free map[PoolID]int
+	asks []string
+}
+
+func (s *slots) Begin() {}
+
+func (s *slots) Wait(_ time.Time, pool PoolID) (time.Duration, time.Time) {
+	if s.free[pool] == 0 {
+		return Unbounded, time.Time{}
+	}
+	return 0, time.Time{}
+}
+
+func (s *slots) Place(_ time.Time, e *Entry, terms Terms) (Placement, bool) {
+	name, _ := e.Payload.(string)
+	s.asks = append(s.asks, name)
+	if !slices.Contains(e.Pools, terms.Pool) {
+		panic("BUG: the queue offers a pool that the entry may not go to")
+	}
+	if s.free[terms.Pool] == 0 {
+		return Placement{Pool: terms.Pool}, false
+	}
+	s.free[terms.Pool]--
+	return Placement{Pool: terms.Pool}, true
+}
+
+var start = time.Unix(1_000_000, 0)
+
+func newQueue(t testing.TB, change func(*Config), pools ...string) *Queue {
+	t.Helper()
+	cfg := DefaultConfig("urgent", "plain", "batch")
+	if change != nil {
+		change(&cfg)
+	}
+	q, err := New(cfg, pools)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+func entry(name string, class ClassID, tenant string, work int64, pools ...PoolID) *Entry {
+	return &Entry{
+		Class: class, Tenant: tenant, Pools: pools, Work: work, Payload: name,
+		Arrived: start, Deadline: start.Add(time.Minute), Until: start.Add(time.Hour),
+	}
+}
+
+// names returns what became of whom.
+func names(out []Outcome) []string {
+	var all []string
+	for _, o := range out {
+		name, _ := o.Entry.Payload.(string)
+		if o.State == Refused {
+			name += " " + o.Reason.String()
+		}
+		all = append(all, name)
+	}
+	return all
+}
+
+func TestMoreUrgentClassesGoFirst(t *testing.T) {
+	q := newQueue(t, func(c *Config) { c.Classes[1].Share, c.Classes[2].Share = 0, 0 }, "a")
+	p := &slots{free: map[PoolID]int{}}
+	var out []Outcome
+	for _, e := range []*Entry{
+		entry("batch", 2, "x", 100, 0), entry("urgent", 0, "x", 100, 0), entry("plain", 1, "x", 100, 0),
+	} {
+		out = q.Admit(start, e, p, out)
+	}
+	if len(out) != 0 {
+		t.Fatalf("outcomes with no room: %v", names(out))
+	}
+	for range 3 {
+		p.free[0] = 1
+		q.Dirty(0)
+		out = q.Pump(start, p, out)
+	}
+	if want := []string{"urgent", "plain", "batch"}; !slices.Equal(names(out), want) {
+		t.Errorf("granted %v, want %v", names(out), want)
+	}
+}
+
+func TestWaitingEndsAtUntilOrByLeaving(t *testing.T) {
+	q := newQueue(t, nil, "a")
+	p := &slots{free: map[PoolID]int{}}
+	a, b := entry("a", 0, "x", 1, 0), entry("b", 0, "x", 1, 0)
+	q.Admit(start, a, p, nil)
+	q.Admit(start, b, p, nil)
+	if was := q.Leave(start, b); was != Waiting {
+		t.Errorf("b was %v when it left, want waiting", was)
+	}
+	next, ok := q.Next()
+	for ok && next.Before(a.Until) {
+		q.Pump(next, p, nil)
+		next, ok = q.Next()
+	}
+	if !ok || !next.Equal(a.Until) {
+		t.Fatalf("Next is %v, %v, want %v", next, ok, a.Until)
+	}
+	if out := q.Pump(next, p, nil); !slices.Equal(names(out), []string{"a waited"}) {
+		t.Errorf("at its end: %v", names(out))
+	}
+	if was := q.Leave(next, a); was != Refused {
+		t.Errorf("a was %v when it left, want refused", was)
+	}
+	if q.Waiting() != 0 {
+		t.Errorf("%d wait", q.Waiting())
+	}
+}
