@@ -166,15 +166,12 @@ func (a *app) buildFleet() error {
 	return nil
 }
 
-func (a *app) buildTokens() (err error) {
+func (a *app) buildTokens() error {
 	keys := make(map[string]string, len(a.base.pools))
 	for name, p := range a.base.pools {
 		keys[name] = p.APIKey
 	}
-	a.tokens, err = newTokenizers(a.cfg, loadTokenizer, newRoster(a.fleet, keys), a.log)
-	if err != nil {
-		return err
-	}
+	a.tokens = newTokenizers(a.cfg, loadTokenizer, newRoster(a.fleet, keys), a.log)
 	a.onClose(func() error { a.tokens.Close(); return nil })
 	return nil
 }
@@ -326,12 +323,16 @@ func ignoreClosed(ln net.Listener) func() error {
 	}
 }
 
-// notReady says, in the contract's words, why no traffic should come here.
-func (a *app) notReady() []string {
-	if a.fleet.Stats().ReadyWorkers == 0 {
-		return []string{"no_worker"}
+// notReady says, in the contract's words, why no traffic should come here. What comes all the same is served
+// as well as can be: without its tokenizer a model's token ids come from its workers.
+func (a *app) notReady() (reasons []string) {
+	if !a.tokens.ready() {
+		reasons = append(reasons, "starting")
 	}
-	return nil
+	if a.fleet.Stats().ReadyWorkers == 0 {
+		reasons = append(reasons, "no_worker")
+	}
+	return reasons
 }
 
 // serve runs everything until ctx ends, then drains. It returns the first
@@ -344,7 +345,7 @@ func (a *app) serve(ctx context.Context) error {
 	group, failed := errgroup.WithContext(parts)
 	admin := a.adminServer()
 	group.Go(func() error { return a.checker.Run(failed) })
-	group.Go(func() error { a.tokens.Run(failed); return nil })
+	group.Go(func() error { return a.tokens.Run(failed) })
 	group.Go(func() error { return a.base.identities.Run(failed) })
 	group.Go(func() error { return a.reloads.Run(failed) })
 	if a.shared != nil {

@@ -130,6 +130,7 @@ func (c *checker) run(policyDir []string) {
 	}
 	c.policyWarnings(cfg.Policy.Dir, docs.policies)
 	c.names(cfg, docs)
+	c.tokenizers(cfg)
 	c.summary(cfg, docs)
 }
 

@@ -460,11 +460,12 @@ func (c *stateCollector) collectTokens(ch chan<- prometheus.Metric) {
 }
 
 func (c *stateCollector) collectVerdicts(ch chan<- prometheus.Metric, m *modelTokenizer) {
-	if m.local == nil {
+	local := m.here.Load()
+	if local == nil {
 		return
 	}
-	gauge(ch, descTokenMemo, float64(m.local.Stats().CacheBytes), m.name)
-	st := m.checker.Status()
+	gauge(ch, descTokenMemo, float64(local.Stats().CacheBytes), m.name)
+	st := local.checker.Status()
 	var agreed, disagreed, undecided int64
 	for _, s := range st.Shapes {
 		for _, state := range verify.States {

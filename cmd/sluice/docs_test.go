@@ -75,6 +75,16 @@ func TestConfigurationIsDocumented(t *testing.T) {
 	}
 }
 
+// smallTokenizer is a tokenizer.json that loads.
+func smallTokenizer(t *testing.T) []byte {
+	t.Helper()
+	text, err := os.ReadFile("testdata/script/files/tokenizer/tokenizer.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 // The annotated example is what `check` accepts, once the files that its first lines speak of are there.
 func TestDeployExample(t *testing.T) {
 	dir := t.TempDir()
@@ -89,7 +99,7 @@ func TestDeployExample(t *testing.T) {
 	}
 	for name, data := range map[string][]byte{
 		filepath.Join(dir, "deploy/cache.key"):     make([]byte, minKeyBytes),
-		filepath.Join(tokenizer, "tokenizer.json"): []byte("{}"),
+		filepath.Join(tokenizer, "tokenizer.json"): smallTokenizer(t),
 	} {
 		if err := os.WriteFile(name, data, 0o600); err != nil {
 			t.Fatal(err)

@@ -169,7 +169,7 @@ var fixedLabels = map[string]int{
 	"route": 16, "method": 8, "status": 24, "dialect": 2, "phase": 6, "code": 16, "reason": 16, "decision": 4, "unit": 6,
 	"gateway": 1, "process": 1,
 	"percentile": 2, "result": 5, "state": 5, "source": 5, "shape": 14, "tokens": 3, "version": 1, "go_version": 1, "digest": 1, "part": 9,
-	"sluice_degraded/reason": 4,
+	"sluice_degraded/reason": 5, "sluice_route_tokenizer_state/state": len(tokenStates),
 
 	"percent": 8, "kind": 8, "sluice_ratelimit_store_failures_total/state": 3, "sluice_ratelimit_store_failures_total/decision": 3,
 

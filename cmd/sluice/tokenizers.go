@@ -3,22 +3,16 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/sluicegate/sluice/gateway"
-	"github.com/sluicegate/sluice/gateway/anthropic/translate"
 	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/scoring/tokenize"
 	"github.com/sluicegate/sluice/scoring/tokenize/verify"
 	"github.com/sluicegate/sluice/tenancy"
-	"github.com/sluicegate/sluice/tenancy/plainfile"
 )
 
 // tokenSource says where a request's token ids came from.
@@ -48,124 +42,57 @@ var tokenSources = [...]string{"local", "client", "worker", "beginning", "estima
 // agrees with the workers, else by asking a worker. It implements
 // gateway.Tokenizer.
 type tokenizers struct {
-	remote *tokenize.Remote
-	gate   *tokenize.Gate
-	roster *roster
-	log    *slog.Logger
-	models map[string]*modelTokenizer // by name; does not change
-	loaded map[tokenizerFiles]*tokenize.Tokenizer
-	turn   atomic.Uint32 // of the workers that are asked
-	pool   sync.Pool     // of *tokenize.Prompts
+	remote  *tokenize.Remote
+	gate    *tokenize.Gate
+	roster  *roster
+	log     *slog.Logger
+	models  map[string]*modelTokenizer // by name; does not change
+	loader  tokenizerLoader
+	wanted  []wantedTokenizer // that Run loads
+	abreast int               // how many it loads at a time
+	turn    atomic.Uint32     // of the workers that are asked
+	pool    sync.Pool         // of *tokenize.Prompts
+
+	mu     sync.Mutex            // protects loaded
+	loaded []*tokenize.Tokenizer // that Close frees
 }
 
 // modelTokenizer is one model's share of tokenizers.
 type modelTokenizer struct {
 	name, upstream string
-	local          *tokenize.Tokenizer // nil if there is none
-	checker        *verify.Checker     // of local
-	ratio          tokenRatio
-	used           [len(tokenSources)]atomic.Int64 // requests by source
+	// here is the local tokenizer; nil if there is none, or none yet.
+	here    atomic.Pointer[localTokenizer]
+	loading atomic.Bool // it may still come
+	ratio   tokenRatio
+	used    [len(tokenSources)]atomic.Int64 // requests by source
 }
 
-// tokenizerFiles is what two models must have in common to share a tokenizer,
-// as a base model and its adapters do.
-type tokenizerFiles struct{ dir, template, format, kwargs string }
+// localTokenizer is a tokenizer in this process, and how far it is trusted.
+type localTokenizer struct {
+	*tokenize.Tokenizer
+	checker *verify.Checker
+}
 
-// tokenizerLoader loads a model's tokenizer, nil if it has none.
-type tokenizerLoader func(*ModelConfig, tokenize.Options) (*tokenize.Tokenizer, error)
-
-// newTokenizers loads the models' tokenizers. In a build without native
-// tokenizers the workers are asked for everything, and the log says so.
-func newTokenizers(cfg *Config, load tokenizerLoader, workers *roster, log *slog.Logger) (*tokenizers, error) {
+// newTokenizers returns the models' tokenizers, of which Run loads those that are local.
+func newTokenizers(cfg *Config, load tokenizerLoader, workers *roster, log *slog.Logger) *tokenizers {
 	c := &cfg.Tokens
 	t := &tokenizers{
 		remote: tokenize.NewRemote(tokenize.RemoteOptions{Timeout: c.RemoteTimeout, Parallel: c.RemoteParallel}),
 		gate:   tokenize.NewGate(c.Parallel),
 		roster: workers, log: log,
 		models: make(map[string]*modelTokenizer, len(cfg.Models)),
-		loaded: make(map[tokenizerFiles]*tokenize.Tokenizer),
-		pool:   sync.Pool{New: func() any { return new(tokenize.Prompts) }},
+		loader: load, abreast: c.Parallel,
+		pool: sync.Pool{New: func() any { return new(tokenize.Prompts) }},
 	}
 	for i := range cfg.Models {
 		m := &cfg.Models[i]
 		mt := &modelTokenizer{name: m.Name, upstream: m.Upstream}
 		mt.ratio.start(m.BytesPerToken)
+		mt.loading.Store(true)
 		t.models[m.Name] = mt
-		local, err := t.load(m, int64(c.CacheBytes), load)
-		switch {
-		case errors.Is(err, tokenize.ErrNoNative):
-			log.Warn("this build has no native tokenizers: token ids come from the workers' /tokenize", "model", m.Name)
-		case err != nil:
-			t.Close()
-			return nil, fmt.Errorf("cannot load the tokenizer of model %q: %w", m.Name, err)
-		case local == nil:
-			log.Info("no tokenizer configured: token ids come from the workers' /tokenize", "model", m.Name)
-		default:
-			if why := local.Whole(); why != "" {
-				log.Warn("prompts of this model are encoded as a whole, each turn of a conversation anew", "model", m.Name, "because", why)
-			}
-			mt.local = local
-			mt.checker = verify.New(verify.Options{
-				Model: m.Name, Local: mt.append, Probes: append(verify.DefaultProbes(), verify.MessagesProbes()...), Workers: func() []verify.Worker { return t.verifiers(mt) },
-				Every: c.SampleEvery, Log: log,
-			})
-		}
+		t.want(cfg, m, mt)
 	}
-	return t, nil
-}
-
-// load loads a model's tokenizer, or takes that of another model with the same
-// files.
-func (t *tokenizers) load(m *ModelConfig, cacheBytes int64, load tokenizerLoader) (*tokenize.Tokenizer, error) {
-	key := tokenizerFiles{m.Tokenizer, m.ChatTemplate, m.ContentFormat, m.TemplateKwargs}
-	if tok := t.loaded[key]; tok != nil {
-		return tok, nil
-	}
-	opts := tokenize.Options{ContentFormat: m.ContentFormat, TemplateKwargs: json.RawMessage(m.TemplateKwargs), CacheBytes: cacheBytes, Gate: t.gate}
-	tok, err := load(m, opts)
-	if tok != nil && err == nil {
-		t.loaded[key] = tok
-	}
-	return tok, err
-}
-
-// maxTemplateBytes bounds a chat template, against the wrong file being named.
-const maxTemplateBytes = 1 << 20
-
-// loadTokenizer loads a model's tokenizer from the files its configuration
-// names.
-func loadTokenizer(m *ModelConfig, opts tokenize.Options) (*tokenize.Tokenizer, error) {
-	if m.Tokenizer == "" {
-		return nil, nil
-	}
-	if m.ChatTemplate != "" {
-		text, err := plainfile.Read(m.ChatTemplate, maxTemplateBytes)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read the chat template: %w", err)
-		}
-		opts.ChatTemplate = string(text)
-	}
-	return tokenize.Load(m.Tokenizer, opts)
-}
-
-// Close frees the local tokenizers.
-func (t *tokenizers) Close() {
-	for _, tok := range t.loaded {
-		if err := tok.Close(); err != nil {
-			t.log.Error("cannot free a tokenizer", "error", err)
-		}
-	}
-}
-
-// Run compares each local tokenizer with the workers until ctx ends.
-func (t *tokenizers) Run(ctx context.Context) {
-	var group errgroup.Group
-	for _, m := range t.models {
-		if m.checker != nil {
-			group.Go(func() error { m.checker.Run(ctx); return nil })
-		}
-	}
-	_ = group.Wait() // none of them fails
+	return t
 }
 
 // Local implements gateway.Tokenizer.
@@ -187,18 +114,24 @@ func (t *tokenizers) Remote(ctx context.Context, dst []uint32, model *gateway.Mo
 
 // Sample implements gateway.Tokenizer.
 func (t *tokenizers) Sample(model *gateway.Model, pools []string, req *wire.Request, body []byte) {
-	if m := t.models[model.Name]; m != nil && m.checker != nil {
-		m.checker.Offer(shapeOf(req), kindOf(req), body, pools)
+	if m := t.models[model.Name]; m != nil {
+		if local := m.here.Load(); local != nil {
+			local.checker.Offer(shapeOf(req), kindOf(req), body, pools)
+		}
 	}
 }
 
 // Decode implements gateway.Tokenizer.
 func (t *tokenizers) Decode(model *gateway.Model, ids []uint32) (text string, ok bool) {
 	m := t.models[model.Name]
-	if m == nil || m.local == nil {
+	if m == nil {
 		return "", false
 	}
-	return m.local.Decode(ids, false), true
+	local := m.here.Load()
+	if local == nil {
+		return "", false
+	}
+	return local.Tokenizer.Decode(ids, false), true
 }
 
 // tokens are what find has found. A request whose ids are still to be found is not
@@ -231,7 +164,7 @@ func (t *tokenizers) tokens(
 // findHere finds the ids of a body without asking anybody. Without any dst stays
 // empty.
 func (t *tokenizers) findHere(ctx context.Context, m *modelTokenizer, dst *tokenize.Prompts, req *wire.Request, body []byte) tokenSource {
-	kind, shape := kindOf(req), shapeOf(req)
+	kind, shape, local := kindOf(req), shapeOf(req), m.here.Load()
 	switch {
 	case kind == tokenize.Completion && req.TokenIDs > 0:
 		// A list that is no list of ids throughout is refused without a call.
@@ -239,10 +172,10 @@ func (t *tokenizers) findHere(ctx context.Context, m *modelTokenizer, dst *token
 			return fromNobody
 		}
 		return fromClient
-	case m.local != nil && req.Operation == wire.Messages && !m.checker.Trusts(messagesShapeOf(req)):
+	case local != nil && req.Operation == wire.Messages && !local.checker.Trusts(messagesShapeOf(req)):
 		return fromNobody // no other chat can be made of it, so there is no use in asking about this one
-	case m.local != nil && m.checker.Trusts(shape):
-		err := m.local.Append(ctx, dst, kind, body)
+	case local != nil && local.checker.Trusts(shape):
+		err := local.Append(ctx, dst, kind, body)
 		if err == nil && dst.Beginning {
 			return fromBeginning // there is nobody to compare it with, short of loading the image
 		}
@@ -306,15 +239,15 @@ func (t *tokenizers) observe(s *gateway.Summary) {
 	if s.PlainText {
 		m.ratio.learn(s.TextBytes, int(s.Row.InputTokens))
 	}
-	if m.checker != nil && s.Tokens.Local {
-		m.checker.Answered(s.Row.End(), s.Row.InputTokens == int64(s.Tokens.Count))
+	if local := m.here.Load(); local != nil && s.Tokens.Local {
+		local.checker.Answered(s.Row.End(), s.Row.InputTokens == int64(s.Tokens.Count))
 	}
 }
 
-// judged reports whether every local tokenizer was compared with a worker.
+// judged reports whether every local tokenizer is there and was compared with a worker.
 func (t *tokenizers) judged() bool {
 	for _, m := range t.models {
-		if m.state() == tokensUnverified {
+		if s := m.state(); s == tokensUnverified || s == tokensLoading {
 			return false
 		}
 	}
@@ -344,19 +277,6 @@ func kindOf(req *wire.Request) tokenize.Kind {
 		}
 	}
 	return tokenize.Chat
-}
-
-// append is the local tokenizer as it is compared with workers: of a messages body it
-// finds what it finds of the chat that is made of it.
-func (m *modelTokenizer) append(ctx context.Context, dst *tokenize.Prompts, kind tokenize.Kind, body []byte) error {
-	if kind == tokenize.Messages {
-		form, err := translate.AppendChat(nil, body, translate.ForTokens, nil)
-		if err != nil {
-			return fmt.Errorf("%w: no chat can be made of the messages", tokenize.ErrUnsupported)
-		}
-		kind, body = tokenize.Chat, form
-	}
-	return m.local.Append(ctx, dst, kind, body)
 }
 
 // messagesShapeOf is the shape that a messages request is judged as besides that of

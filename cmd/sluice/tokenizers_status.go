@@ -27,20 +27,27 @@ const (
 	// tokensRemote: a worker's /tokenize is asked, as there is no local
 	// tokenizer.
 	tokensRemote
+	// tokensLoading: a worker's /tokenize is asked until the local tokenizer is
+	// there.
+	tokensLoading
 )
 
 // tokenStates are all states by name.
-var tokenStates = [...]string{"unverified", "verified", "partial", "mismatch", "remote"}
+var tokenStates = [...]string{"unverified", "verified", "partial", "mismatch", "remote", "loading"}
 
 // String is the state's name in metrics and on debug pages.
 func (s tokenState) String() string { return tokenStates[s] }
 
 // state sums up the verdicts on a model's shapes.
 func (m *modelTokenizer) state() tokenState {
-	if m.local == nil {
+	if m.loading.Load() {
+		return tokensLoading
+	}
+	local := m.here.Load()
+	if local == nil {
 		return tokensRemote
 	}
-	st := m.checker.Status()
+	st := local.checker.Status()
 	wrong, judged := 0, 0
 	for i := range st.Shapes {
 		switch st.Shapes[i].State {
@@ -131,12 +138,13 @@ func (m *modelTokenizer) page() tokensPage {
 	for i, source := range tokenSources {
 		p.Requests[source] = m.used[i].Load()
 	}
-	if m.local == nil {
+	local := m.here.Load()
+	if local == nil {
 		return p
 	}
-	memo, st := m.local.Stats(), m.checker.Status()
+	memo, st := local.Stats(), local.checker.Status()
 	p.Memo = &memoPage{memo.CacheBytes, memo.CacheEntries, memo.Hits, memo.Misses, memo.Evictions}
-	p.Whole, p.Disagreed, p.Dropped = m.local.Whole(), st.Disagreements, st.Dropped
+	p.Whole, p.Disagreed, p.Dropped = local.Whole(), st.Disagreements, st.Dropped
 	for _, s := range st.Shapes {
 		sp := shapePage{
 			Shape: s.Shape.String(), State: s.State.String(), Probes: s.Probes, Samples: s.Samples,
