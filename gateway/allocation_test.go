@@ -33,7 +33,7 @@ func tokenRelay(t testing.TB) (*relay, net.Conn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ours.Close(); theirs.Close() })
-	ex := &exchange{g: newRig(t, nil).g, answerBegan: true}
+	ex := &exchange{g: newRig(t, nil).g, underway: true, answerBegan: true}
 	return &relay{
 		ex: ex, body: &upstreamBody{c: newUpstream(ours, ""), chunks: &chunkDecoder{}, left: -1},
 		scan: *sse.NewScanner(0), stream: openai.Codec{}.NewObserver(wire.Chat), tokenSeen: true, chunked: true,

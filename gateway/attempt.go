@@ -23,32 +23,32 @@ type tries struct {
 	denied    bool // the pool's budget was used up
 }
 
-// dispatch picks a worker and sends it the request, and others where that fails. It
-// returns nil once the request is sent whole, and else what the client is told.
-func (ex *exchange) dispatch() *rejection {
+// dispatch waits for the request's turn and sends it to the worker whose turn it is,
+// and to others where that fails. late says that until has come first, if that is set:
+// the request waits on, and dispatch is called again. A rejection is what the client
+// is told.
+func (ex *exchange) dispatch(until time.Time) (late bool, rej *rejection) {
 	for {
-		if ex.over() {
-			return shuttingDown()
+		if late, rej = ex.takeTurn(until); late || rej != nil {
+			return late, rej
 		}
-		now := time.Now()
-		res, err := ex.g.parts.Router.Pick(now, &ex.pick)
-		if err != nil {
-			return ex.noWorker(err)
+		if rej := ex.prepareAttempts(); rej != nil {
+			return false, rej
 		}
+		w := ex.res.Worker()
 		if ex.tries.last == nil {
-			ex.g.retries.request(now, res.Worker().Pool)
+			ex.g.retries.request(time.Now(), w.Pool)
 		}
 		ex.tries.left--
-		ex.setReservation(res)
-		w := res.Worker()
 		ex.attempts = append(ex.attempts, Attempt{Pool: w.Pool, Worker: w.Name})
 		ex.speakTo(w.Pool)
 		f := ex.send(false)
 		if f == nil {
-			return nil
+			ex.underway = true
+			return false, nil
 		}
 		if rej := ex.attemptFailed(f); rej != nil {
-			return rej
+			return false, rej
 		}
 	}
 }
@@ -56,6 +56,10 @@ func (ex *exchange) dispatch() *rejection {
 // attemptFailed ends an attempt that failed. It returns nil if another worker may be
 // tried, and else what the client is told.
 func (ex *exchange) attemptFailed(f *failure) *rejection {
+	if f.refused != nil {
+		return f.refused
+	}
+	ex.underway = false
 	again, rej, fault := judge(f)
 	w := ex.res.Worker()
 	ex.attempts[len(ex.attempts)-1].Reason = rej.code
@@ -77,7 +81,16 @@ func (ex *exchange) attemptFailed(f *failure) *rejection {
 		ex.tries.denied = true
 		return rej
 	}
+	ex.endAttempt()
 	return nil
+}
+
+// endAttempt ends the reservation of an attempt that failed, so that no worker is
+// loaded by a request that waits for another.
+func (ex *exchange) endAttempt() {
+	now := time.Now()
+	ex.endWork(now)
+	ex.res.Done(now, scoring.WorkerFailed)
 }
 
 // blame tells the health keeper of a worker's own failure.
@@ -85,17 +98,6 @@ func (ex *exchange) blame(id scoring.WorkerID, fault scoring.Fault, cause error)
 	if ex.g.parts.Health != nil && fault != 0 {
 		ex.g.parts.Health.ReportFailure(id, fault, ex.principal.Tenant.ID+"/"+ex.principal.ID, cause)
 	}
-}
-
-// setReservation makes res the one to finish, ending the one of a failed
-// attempt.
-func (ex *exchange) setReservation(res *scoring.Reservation) {
-	if ex.res != nil {
-		now := time.Now()
-		ex.endWork(now)
-		ex.res.Done(now, scoring.WorkerFailed)
-	}
-	ex.res = res
 }
 
 // noWorker says why nothing could be picked.
@@ -266,11 +268,14 @@ func (ex *exchange) workerError(status int, coded bool) *failure {
 	return toldBy(&we, fmt.Errorf("the worker answered with status %d", status))
 }
 
-// beginAnswer waits for the answer: of a stream until its first event, and else for
-// all of it.
+// beginAnswer has the request sent and waits for the answer: of a stream until its
+// first event, and else for all of it.
 func (ex *exchange) beginAnswer() *failure {
 	if ex.req.Stream {
 		return ex.beginStream()
+	}
+	if _, rej := ex.dispatch(time.Time{}); rej != nil {
+		return ex.noTurn(rej)
 	}
 	if _, f := ex.awaitHead(time.Time{}); f != nil {
 		return f

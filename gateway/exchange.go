@@ -100,6 +100,8 @@ type exchange struct {
 	pick            scoring.Request
 	res             *scoring.Reservation
 	tries           tries
+	queued          bool // it waits for its turn, for the first time or again
+	underway        bool // the present attempt's worker has the request
 	attempts        []Attempt
 	upBody          *upstreamBody
 	overhead        time.Duration

@@ -33,28 +33,13 @@ func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 // has to.
 const rewriteRoom = 192
 
-// forward picks a worker and sends it the request, until a worker's answer has
-// begun or there is no use in trying on. Every attempt stays inside the pools
-// that the policies left.
+// forward waits for the request's turn at a worker and sends it the request, until a
+// worker's answer has begun or there is no use in trying on. Every attempt stays
+// inside the pools that the policies left.
 func (ex *exchange) forward(ctx *fasthttp.RequestCtx) *rejection {
-	if err := ex.takeMemory(len(ex.body) + rewriteRoom); err != nil {
-		return noMemory(err)
-	}
-	ex.makeRequest(ctx)
-	if err := ex.beginLedger(); err != nil {
-		if ex.over() {
-			return shuttingDown()
-		}
-		return unavailableBecause(err)
-	}
+	ex.makeRoute(ctx)
 	ex.tries = tries{left: ex.g.cfg.Retries + 1, saturated: true}
 	for {
-		if rej := ex.dispatch(); rej != nil {
-			if ex.goesOnFrom != nil {
-				return ex.keeperGone(rej)
-			}
-			return rej
-		}
 		f := ex.beginAnswer()
 		if f == nil {
 			return nil
@@ -63,6 +48,27 @@ func (ex *exchange) forward(ctx *fasthttp.RequestCtx) *rejection {
 			return rej
 		}
 	}
+}
+
+// prepareAttempts does what every attempt needs and no request that waits: the ledger
+// is told, and the body made that is sent. A second call does nothing.
+func (ex *exchange) prepareAttempts() *rejection {
+	if ex.began || ex.route.codec == nil {
+		return nil // prepared, or without a body and of no cost
+	}
+	if err := ex.takeMemory(len(ex.body) + rewriteRoom); err != nil {
+		return noMemory(err)
+	}
+	if err := ex.beginLedger(); err != nil {
+		if ex.over() {
+			return shuttingDown()
+		}
+		return unavailableBecause(err)
+	}
+	if ex.translation == nil || len(ex.native) > 0 {
+		ex.sent = ex.codec.AppendRewrite(make([]byte, 0, len(ex.body)+rewriteRoom), ex.body, ex.req, ex.mutation)
+	}
+	return nil
 }
 
 func unavailableBecause(err error) *rejection {
@@ -79,8 +85,9 @@ func (ex *exchange) prepareRoute(*fasthttp.RequestCtx) *rejection {
 	return ex.route.prepare(ex)
 }
 
-// makeRequest computes what every attempt shares: the salt, the tokens, the body.
-func (ex *exchange) makeRequest(ctx *fasthttp.RequestCtx) {
+// makeRoute computes what a worker is chosen by, and what is changed in the body: the
+// salt, the tokens, the decision's changes.
+func (ex *exchange) makeRoute(ctx *fasthttp.RequestCtx) {
 	d := ex.decision
 	ex.pick = scoring.Request{Model: ex.model.Name, LoRA: ex.model.LoRA, Pools: ex.pools, Unary: !ex.req.Stream}
 	if ex.route.billsTokens { // else no prompt goes through an engine, so there is no cache to look for or to keep apart
@@ -116,9 +123,6 @@ func (ex *exchange) makeRequest(ctx *fasthttp.RequestCtx) {
 		m.RemoveCacheSalt = true
 	}
 	ex.mutation = m
-	if ex.translation == nil || len(ex.native) > 0 {
-		ex.sent = ex.codec.AppendRewrite(make([]byte, 0, len(ex.body)+rewriteRoom), ex.body, ex.req, m)
-	}
 }
 
 // isEventStream reports whether a content type is text/event-stream.

@@ -50,6 +50,8 @@ type failure struct {
 	kind  failureKind
 	cause error             // for the log; it never quotes the worker
 	told  *wire.WorkerError // the worker's own word, rebuilt for the client
+	// refused is what the client is told of a request that no worker was found for.
+	refused *rejection
 }
 
 // judgement is what a failure means: to the client, for the request, and for the
@@ -138,6 +140,14 @@ func toldBy(we *wire.WorkerError, cause error) *failure {
 var errInterrupted = errors.New("the request was interrupted")
 
 func interrupted() *failure { return &failure{kind: failCut, cause: errInterrupted} }
+
+// noTurn is a request that no worker was found for.
+func (ex *exchange) noTurn(rej *rejection) *failure {
+	if ex.goesOnFrom != nil {
+		rej = ex.keeperGone(rej)
+	}
+	return &failure{refused: rej, cause: rej.cause}
+}
 
 // noConnection is an attempt without a connection. Where this process lacks what one
 // takes, that is no failure of the worker, and trying others would fail alike.

@@ -51,20 +51,19 @@ type relay struct {
 	hasToken  bool      // out holds the first token
 	tokenSeen bool
 	nextBeat  time.Time // when the next keep-alive comment is due
+	beaten    bool      // one has been sent
 	end       error     // how the stream ends, once out is written
 	use       runningUse
 }
 
-// beginStream makes the relay and waits for the first whole event, so that a
-// worker that fails before it can still be replaced by another without a word.
+// beginStream makes the relay, has the request sent and waits for the first whole
+// event, so that a worker that fails before it can still be replaced by another
+// without a word.
 func (ex *exchange) beginStream() *failure {
 	r := &relay{ex: ex, hideUsage: !ex.req.StreamOptions.IncludeUsage}
 	ex.relay = r
-	r.restart()
 	r.use.begin(ex)
-	if beat := ex.g.cfg.KeepAliveComment; beat > 0 {
-		r.nextBeat = time.Now().Add(beat)
-	}
+	r.awaitBeat()
 	for !r.pending() && r.end == nil {
 		f := r.fill()
 		switch {
@@ -82,7 +81,29 @@ func (ex *exchange) beginStream() *failure {
 	return nil
 }
 
-// restart makes the relay ready for the answer to another attempt.
+// dispatch has the request sent to a worker whose turn it is, or waits until a
+// keep-alive comment is due and goes out. A request that waits gets comments if its
+// class wants them, or if it has had some: then nothing else can be said any more.
+func (r *relay) dispatch(now time.Time) *failure {
+	var until time.Time
+	if !r.nextBeat.IsZero() && (r.beaten || r.ex.beatsQueued()) {
+		until = latest(r.nextBeat, now)
+	}
+	late, rej := r.ex.dispatch(until)
+	switch {
+	case rej != nil:
+		return r.ex.noTurn(rej)
+	case late:
+		r.beat()
+		return nil
+	case until.IsZero():
+		r.awaitBeat()
+	}
+	r.restart()
+	return nil
+}
+
+// restart makes the relay ready for the answer to an attempt.
 func (r *relay) restart() {
 	r.body = nil
 	r.scan = *sse.NewScanner(r.ex.g.cfg.EventBytes)
@@ -100,10 +121,12 @@ func (r *relay) markFirstToken() {
 // fill waits for the worker and turns what it sent into events to pass on. It
 // may return with nothing to pass on.
 func (r *relay) fill() *failure {
-	if r.ex.over() {
+	switch {
+	case !r.ex.underway:
+		return r.dispatch(time.Now())
+	case r.ex.over():
 		return interrupted()
-	}
-	if r.body == nil {
+	case r.body == nil:
 		return r.begin(time.Now())
 	}
 	deadline, beating := r.patience(time.Now())
@@ -156,9 +179,17 @@ func (r *relay) begin(now time.Time) *failure {
 	return nil
 }
 
+// awaitBeat sets when the next keep-alive comment is due.
+func (r *relay) awaitBeat() {
+	if beat := r.ex.g.cfg.KeepAliveComment; beat > 0 {
+		r.nextBeat = time.Now().Add(beat)
+	}
+}
+
 // beat sends a keep-alive comment.
 func (r *relay) beat() {
-	r.nextBeat = time.Now().Add(r.ex.g.cfg.KeepAliveComment)
+	r.beaten = true
+	r.awaitBeat()
 	r.out = sse.AppendComment(r.ready(), "keep-alive")
 }
 
@@ -299,12 +330,9 @@ func (r *relay) failed(f *failure) {
 func (r *relay) tryOn(f *failure) {
 	ex := r.ex
 	rej := ex.attemptFailed(f)
-	if rej == nil {
-		rej = ex.dispatch()
-	}
 	switch {
 	case rej == nil:
-		r.restart()
+		r.body = nil // another is waited for
 	case ex.over():
 		r.failed(f)
 	default:
@@ -316,7 +344,7 @@ func (r *relay) tryOn(f *failure) {
 // clients would take for success, and closes the connection after it.
 func (r *relay) abort(rej *rejection) {
 	ex := r.ex
-	r.out = ex.route.codec.AppendErrorEvent(r.ready(), rej.content(), ex.dialect.status(rej), ex.requestID, r.stream.NextSequence())
+	r.out = ex.route.codec.AppendErrorEvent(r.ready(), rej.content(), ex.dialect.status(rej), ex.requestID, r.nextSequence())
 	r.end = io.EOF
 	ex.streamErrorCode = rej.code
 	if ex.conn != nil {
@@ -326,4 +354,12 @@ func (r *relay) abort(rej *rejection) {
 		outcome: rej.outcome, status: fasthttp.StatusOK, code: rej.code, cause: rej.cause,
 		charge: ex.partialCharge(),
 	})
+}
+
+// nextSequence is the number of the next event, where events are numbered.
+func (r *relay) nextSequence() int64 {
+	if r.stream == nil {
+		return 0
+	}
+	return r.stream.NextSequence()
 }

@@ -54,13 +54,13 @@ func (ex *exchange) partialCharge() charge {
 	if !ex.route.billsTokens {
 		return c
 	}
-	if ex.relay != nil && ex.relay.stream.Complete() {
+	if ex.relay != nil && ex.relay.stream != nil && ex.relay.stream.Complete() {
 		c.usage = ex.checkedUsage(ex.relay.stream.Usage())
 		if c.usage.Known {
 			return c
 		}
 	}
-	if !ex.gone.Load() && !ex.wasCut.Load() && !ex.answerBegan {
+	if ex.queued || !ex.gone.Load() && !ex.wasCut.Load() && !ex.answerBegan {
 		return c
 	}
 	c.estimated = true

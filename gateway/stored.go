@@ -246,9 +246,6 @@ func (ex *exchange) forwardStored(ctx *fasthttp.RequestCtx) *rejection {
 	ex.pick = scoring.Request{Model: r.model, Pools: ex.decision.Pools, Only: r.worker, Unary: true}
 	ex.traceparent, ex.tracestate = traceContext(&ctx.Request.Header)
 	ex.tries = tries{left: 1}
-	if rej := ex.dispatch(); rej != nil {
-		return ex.keeperGone(rej)
-	}
 	if f := ex.beginAnswer(); f != nil {
 		return ex.keeperGone(ex.attemptFailed(f))
 	}
