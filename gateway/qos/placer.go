@@ -8,10 +8,10 @@ type Placer interface {
 	// Begin says that a pump begins: nothing is held for any worker.
 	Begin()
 	// Wait returns the least predicted wait among the pool's workers that may take
-	// work now, and the earliest time at which it can have fallen by itself (zero:
-	// only an event changes it). An idle worker's is 0. If no worker may take work
-	// it is Unbounded.
-	Wait(now time.Time, pool PoolID) (wait time.Duration, look time.Time)
+	// work now. An idle worker's is 0. If no worker may take work it is Unbounded.
+	// Where it is over bound, look is the earliest time at which it can have fallen
+	// to bound by itself (zero: only an event changes it).
+	Wait(now time.Time, pool PoolID, bound time.Duration) (wait time.Duration, look time.Time)
 	// Place chooses the best worker for e among all its pools' and commits e to it
 	// if that worker is in terms.Pool and open by the terms. It does not take the
 	// second best because the best one is not open: e waits for it then.

@@ -148,7 +148,7 @@ func (q *Queue) Admit(now time.Time, e *Entry, p Placer, out []Outcome) []Outcom
 	p.Begin()
 	for i, id := range e.Pools {
 		if next, _, _ := q.next(now, id, 0); next == e {
-			wait, _ := p.Wait(now, id)
+			wait, _ := p.Wait(now, id, q.widest(id))
 			if _, bound, _ := q.next(now, id, wait); bound < wait {
 				continue
 			}
@@ -277,6 +277,17 @@ func (q *Queue) next(now time.Time, id PoolID, wait time.Duration) (*Entry, time
 		return cmp.Or(cmp.Compare(b.owed, a.owed), cmp.Compare(a.rank, b.rank))
 	})
 	return h.entry, h.bound, h.owed >= 0
+}
+
+// widest is the largest bound under which any of those that wait at a pool would be
+// placed.
+func (q *Queue) widest(id PoolID) time.Duration {
+	widest := time.Duration(0)
+	for _, e := range q.waiting(id, -1, "") {
+		_, bound, _ := q.terms(time.Time{}, id, e)
+		widest = max(widest, bound)
+	}
+	return widest
 }
 
 // first returns the entry of a class that is first at a pool, or nil.
@@ -503,7 +514,7 @@ func (q *Queue) pump(now time.Time, id PoolID, p Placer, out []Outcome) []Outcom
 	var failed []*Entry
 	more := false
 	for {
-		wait, look := p.Wait(now, id)
+		wait, look := p.Wait(now, id, q.widest(id))
 		e, _, _ := q.next(now, id, wait)
 		if e == nil {
 			pool.sooner(look)

@@ -14,7 +14,7 @@ type slots struct {
 
 func (s *slots) Begin() {}
 
-func (s *slots) Wait(_ time.Time, pool PoolID) (time.Duration, time.Time) {
+func (s *slots) Wait(_ time.Time, pool PoolID, _ time.Duration) (time.Duration, time.Time) {
 	if s.free[pool] == 0 {
 		return Unbounded, time.Time{}
 	}
