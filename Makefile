@@ -176,6 +176,12 @@ ARENA ?=
 bench-arena: build ## Sluice and other routers before eight simulated workers (takes hours; ARENA= for less)
 	@deploy/bench/arena.sh $(ARENA)
 
+# `make bench-article WORKLOADS=long SCALE=0.25`; deploy/bench/article.sh has the variables.
+.PHONY: bench-article
+bench-article: build ## the published benchmark in shape: six simulated workers, GuideLLM, rising concurrency (40 minutes; docs/0038)
+	$(call say,bench-article)
+	@deploy/bench/article.sh
+
 # `make bench-edge EDGE='-cells latency -rounds 3 -span 10s'`; docs/0034-edge-speed.md has the flags.
 EDGE ?=
 

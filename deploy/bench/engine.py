@@ -11,8 +11,6 @@ import datetime
 import json
 import os
 import pathlib
-import platform
-import resource
 import shlex
 import signal
 import subprocess
@@ -21,12 +19,13 @@ import time
 
 import engine_report
 import engine_routers
+import guidellm_run
 from engine_routers import Failed, get, patiently, post
+from guidellm_run import REQUEST_SECONDS, commit, end, first_error, first_token_ms, machine, machine_seconds, own_seconds, processor_seconds
 
 WORKLOADS = pathlib.Path(__file__).with_name("engine_workloads.json")
-TICK = os.sysconf("SC_CLK_TCK")
-# A request, a start and a whole run end by then, whatever happens.
-REQUEST_SECONDS, READY_SECONDS, RUN_SECONDS = 120, 90, 900
+# A start and a whole run end by then, whatever happens.
+READY_SECONDS, RUN_SECONDS = 90, 900
 
 
 def tiny(text):
@@ -64,36 +63,6 @@ class Engine:
         post(self.url + "/v1/chat/completions", tiny("x"), REQUEST_SECONDS)
 
 
-def processor_seconds(root):
-    """Processor time of a process and all below it, those that ended included."""
-    total, level = 0, [root]
-    while level:
-        below = []
-        for pid in level:
-            try:
-                with open(f"/proc/{pid}/stat") as f:
-                    total += sum(map(int, f.read().rsplit(") ", 1)[1].split()[11:15]))
-                for task in os.listdir(f"/proc/{pid}/task"):
-                    with open(f"/proc/{pid}/task/{task}/children") as f:
-                        below += map(int, f.read().split())
-            except (FileNotFoundError, ProcessLookupError):
-                pass
-        level = below
-    return total / TICK
-
-
-def machine_seconds():
-    """Processor time that the machine has spent on anything, and time that others took from it."""
-    with open("/proc/stat") as f:
-        user, nice, system, _idle, _iowait, irq, soft, steal = map(int, f.readline().split()[1:9])
-    return (user + nice + system + irq + soft + steal) / TICK
-
-
-def own_seconds():
-    own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime, ended.ru_utime + ended.ru_stime
-
-
 class Bench:
     def __init__(self, args):
         self.args = args
@@ -106,7 +75,7 @@ class Bench:
         self.meta = {
             "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "machine": machine(), "commit": commit(), "reps": args.reps, "commands": {},
-            "versions": {"guidellm": "0.8.1", "vllm": json.loads(get(self.engines[0].url + "/version"))["version"]},
+            "versions": {"guidellm": guidellm_run.VERSION, "vllm": json.loads(get(self.engines[0].url + "/version"))["version"]},
             "workloads": {w: self.workload(w) for w in args.workloads},
         }
 
@@ -183,12 +152,7 @@ class Bench:
 
     def guidellm(self, router, load, rep, logs):
         """Runs GuideLLM and returns its record of each request."""
-        result, scenario = logs / "guidellm.json", logs / "scenario.json"
-        scenario.touch(mode=0o600)
-        scenario.write_text(json.dumps({"spec": {
-            "backend": {"kind": "openai_http", "target": router.url, "model": "tiny", "validate_backend": False,
-                        "timeout": REQUEST_SECONDS, "http2": False, "extras": {"body": {"temperature": 0}}}
-                       | ({"api_key": router.key} if router.key else {}),
+        return guidellm_run.run(self.args.guidellm, router, "tiny", {
             "profile": {"kind": "concurrent", "streams": [load["streams"]]},
             "constraints": [{"kind": "max_requests", "count": load["requests"]}, {"kind": "max_duration", "seconds": RUN_SECONDS - 120}],
             "tokenizer": {"kind": "huggingface_auto", "model": self.args.model},
@@ -196,43 +160,7 @@ class Bench:
             # All prompts are made before the first is sent: making them would take time from the engines.
             "data_loader": {"kind": "pytorch", "samples": load["requests"]},
             "seed": {"kind": "static", "value": 1000 + rep},
-            "outputs": [{"kind": "json", "path": str(result)}],
-            "metrics": {"kind": "generative", "sample_size": 0},
-        }}))
-        # One process is enough for a handful of streams; each further one costs seconds of processor time to start.
-        env = os.environ | {"HF_HUB_OFFLINE": "1", "GUIDELLM__MAX_WORKER_PROCESSES": "1"}
-        with open(logs / "guidellm.log", "w") as log:
-            process = subprocess.Popen([f"{self.args.guidellm}/bin/guidellm", "run", "--scenario", str(scenario), "--disable-console"],
-                                       stdout=log, stderr=subprocess.STDOUT, env=env, cwd=logs, start_new_session=True)
-        try:
-            code = process.wait(RUN_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise Failed(f"GuideLLM did not end within {RUN_SECONDS} s") from None
-        finally:
-            end(process)
-            scenario.unlink()
-        if code != 0 or not result.exists():
-            raise Failed(f"GuideLLM ended with {code}: see guidellm.log")
-        record = json.loads(result.read_text())["benchmarks"][0]["requests"]
-        result.unlink()
-        if not record["successful"]:
-            raise Failed(f"no request succeeded, {len(record['errored'])} failed: {first_error(record)}")
-        return record
-
-
-def first_error(record):
-    return next((str(r["info"].get("error"))[:200] for r in record["errored"]), "no reason given")
-
-
-def first_token_ms(request):
-    """GuideLLM's own figure, or, for an answer of tokens that are no text, the first event of the stream.
-
-    vLLM sends that event with the first token. A model of random weights has such answers now and then.
-    """
-    if request["time_to_first_token_ms"] is not None:
-        return request["time_to_first_token_ms"]
-    timings = request["info"]["timings"]
-    return 1000 * (timings["first_request_iteration"] - timings["request_start"])
+        }, logs, RUN_SECONDS)
 
 
 def summary(record):
@@ -249,30 +177,6 @@ def summary(record):
         "requests_per_second": round(len(good) / span, 3), "seconds": round(span, 1),
         "prompt_tokens": sum(r["prompt_tokens"] for r in good), "output_tokens": sum(r["output_tokens"] for r in good),
     }
-
-
-def end(process):
-    """Ends a process and its group."""
-    for sig, seconds in ((signal.SIGTERM, 15), (signal.SIGKILL, 15)):
-        try:
-            os.killpg(process.pid, sig)
-        except ProcessLookupError:
-            break
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            continue
-
-
-def machine():
-    with open("/proc/cpuinfo") as f:
-        model = next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), platform.machine())
-    return f"{model}, {os.cpu_count()} processors, Linux {platform.release()}"
-
-
-def commit():
-    run = subprocess.run(["git", "-C", str(WORKLOADS.parent), "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True)
-    return run.stdout.strip() or "unknown"
 
 
 def main():

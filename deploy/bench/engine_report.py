@@ -9,11 +9,11 @@ import statistics
 import sys
 
 
-def spread_of(values):
+def spread_of(values, digits=1):
     """Median, p90 and mean; p90 is the least value that nine in ten do not exceed."""
     ordered = sorted(values)
-    return {"median": round(statistics.median(ordered), 1), "p90": round(ordered[-(-len(ordered) * 9 // 10) - 1], 1),
-            "mean": round(statistics.fmean(ordered), 1)}
+    return {"median": round(statistics.median(ordered), digits), "p90": round(ordered[-(-len(ordered) * 9 // 10) - 1], digits),
+            "mean": round(statistics.fmean(ordered), digits)}
 
 
 def line(run):

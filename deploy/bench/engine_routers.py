@@ -130,6 +130,7 @@ def block_size(engine):
 class Sluice(Router):
     """As users run it: keys, the shipped policies with their limits, cache isolation, prices, a durable ledger."""
 
+    MODEL = "tiny"
     CONFIG = """\
 listen:
   public: {{ address: "127.0.0.1:{port}" }}
@@ -153,7 +154,7 @@ log: {{ level: info, format: json }}
 """
     POLICIES = ["qos-tiers.yaml", "tool-use.yaml"]
     TENANTS = "tenants:\n  - id: bench\n    team: research\n    tier: gold\n"
-    PRICES = "prices:\n  - { model: tiny, currency: EUR, input: 500000, cachedInput: 50000, output: 1500000, validFrom: 2026-01-01 }\n"
+    PRICES = "prices:\n  - { model: MODEL, currency: EUR, input: 500000, cachedInput: 50000, output: 1500000, validFrom: 2026-01-01 }\n"
 
     def __init__(self, args, engines, logs):
         super().__init__(args.sluice)
@@ -163,11 +164,9 @@ log: {{ level: info, format: json }}
         for policy in self.POLICIES:
             shutil.copy(pathlib.Path(args.policies) / policy, folder / "policies")
         (folder / "tenants.yaml").write_text(self.TENANTS)
-        (folder / "prices.yaml").write_text(self.PRICES)
+        (folder / "prices.yaml").write_text(self.PRICES.replace("MODEL", self.MODEL))
         (folder / "cache.key").write_bytes(os.urandom(32))
-        workers = "\n".join(f'      - {{ name: w{n}, url: "{url}" }}' for n, url in enumerate(engines, 1))
-        (folder / "sluice.yaml").write_text(self.CONFIG.format(
-            port=self.port, admin=self.metrics_port, model=args.model, workers=workers, block=block_size(engines[0])))
+        (folder / "sluice.yaml").write_text(self.config(args, engines))
         made = subprocess.run([args.sluice, "keys", "create", "--tenants", str(folder / "tenants.yaml"), "--tenant", "bench"],
                               capture_output=True, text=True)
         found = re.search(r"slk_[A-Za-z0-9_-]+", made.stdout + made.stderr)
@@ -176,9 +175,17 @@ log: {{ level: info, format: json }}
         self.key = found.group(0)
         self.command += ["serve", "-c", str(folder / "sluice.yaml")]
 
+    def config(self, args, engines):
+        return self.CONFIG.format(port=self.port, admin=self.metrics_port, model=args.model, workers=self.workers(engines, 1), block=block_size(engines[0]))
+
+    @staticmethod
+    def workers(engines, first):
+        """Workers of a pool, as its list in the configuration."""
+        return "\n".join(f'      - {{ name: w{n}, url: "{url}" }}' for n, url in enumerate(engines, first))
+
     def ready(self):
         get(self.url + "/readyz")
-        return json.loads(self.debug("workers"))["tokenizers"]["tiny"]["state"] == "verified"
+        return json.loads(self.debug("workers"))["tokenizers"][self.MODEL]["state"] == "verified"
 
     def debug(self, page):
         token = (self.folder / "sluice.db.admin-token").read_text().strip()
