@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -16,16 +14,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicegate/sluice/deploy/bench/internal/rig"
 	"github.com/sluicegate/sluice/scoring/simworker/model"
 )
 
-func testWords(t *testing.T) *words {
+func testWords(t *testing.T) words {
 	t.Helper()
-	w, err := newWords(model.FS, modelName)
+	w, err := rig.NewWords(model.FS, modelName)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return w
+	return words{w}
 }
 
 func testTrace(t *testing.T) []traceRow {
@@ -166,30 +165,30 @@ func stream(rw http.ResponseWriter, r *http.Request) {
 func TestOpenLoop(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(stream))
 	defer srv.Close()
-	s := newSender(srv.URL, "key")
-	defer s.close()
+	s := rig.NewSender(srv.URL)
+	defer s.Close()
 	in := []request{
 		{at: 0, body: []byte("ok")}, {at: 10 * time.Millisecond, body: []byte("refuse")},
 		{at: 20 * time.Millisecond, body: []byte("cut")}, {at: 30 * time.Millisecond, body: []byte("ok")},
 	}
 	called := make(chan struct{})
-	out := openLoop(t.Context(), s, in, time.Millisecond, func() { close(called) })
+	out := openLoop(t.Context(), s, "key", in, time.Millisecond, func() { close(called) })
 	<-called
 	for i, o := range out {
-		if o.at != in[i].at || o.total < o.first || o.first <= 0 {
+		if o.At != in[i].at || o.Total < o.First || o.First <= 0 {
 			t.Errorf("outcome %d: %+v", i, o)
 		}
 	}
 	for _, i := range []int{0, 3} {
 		// The event with the role is not the first token.
-		if o := out[i]; o.err != nil || !o.got || o.first < 20*time.Millisecond {
+		if o := out[i]; o.Err != nil || !o.Got || o.First < 20*time.Millisecond {
 			t.Errorf("outcome %d: %+v, want a first token after 20ms", i, o)
 		}
 	}
-	if out[1].err == nil || !strings.Contains(out[1].err.Error(), "status 503") || out[1].got {
+	if out[1].Err == nil || !strings.Contains(out[1].Err.Error(), "status 503") || out[1].Got {
 		t.Errorf("a refused request: %+v", out[1])
 	}
-	if out[2].err == nil || !out[2].got {
+	if out[2].Err == nil || !out[2].Got {
 		t.Errorf("a cut stream: %+v", out[2])
 	}
 }
@@ -197,25 +196,14 @@ func TestOpenLoop(t *testing.T) {
 func TestClosedLoop(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(stream))
 	defer srv.Close()
-	s := newSender(srv.URL, "")
-	defer s.close()
-	rate, err := closedLoop(t.Context(), []*sender{s}, [][]request{{{body: []byte("ok")}}}, 2, 50*time.Millisecond, 200*time.Millisecond)
+	s := rig.NewSender(srv.URL)
+	defer s.Close()
+	rate, err := closedLoop(t.Context(), []*rig.Sender{s}, [][]request{{{body: []byte("ok")}}}, 2, 50*time.Millisecond, 200*time.Millisecond)
 	if err != nil || rate <= 0 || rate > 100 {
 		t.Errorf("%v requests/s, %v; two streams of 20ms give less than 100", rate, err)
 	}
-	if _, err := closedLoop(t.Context(), []*sender{s}, [][]request{{{body: []byte("refuse")}}}, 1, 0, 10*time.Second); err == nil {
+	if _, err := closedLoop(t.Context(), []*rig.Sender{s}, [][]request{{{body: []byte("refuse")}}}, 1, 0, 10*time.Second); err == nil {
 		t.Error("a refused request did not fail the capacity run")
-	}
-}
-
-func TestParseCounters(t *testing.T) {
-	c, err := parseCounters([]byte("# HELP x y\nvllm:prompt_tokens_total{a=\"b\"} 10.0\nvllm:prompt_tokens_cached_total 4\n" +
-		"vllm:request_success_total{r=\"stop\"} 1\nvllm:request_success_total{r=\"length\"} 2\nother 5\n"))
-	if want := (counters{Prompt: 10, Cached: 4, Finished: 3}); err != nil || c != want {
-		t.Errorf("%+v, %v; want %+v", c, err, want)
-	}
-	if _, err := parseCounters([]byte("vllm:prompt_tokens_total x\n")); err == nil {
-		t.Error("a value that is no number was read")
 	}
 }
 
@@ -240,29 +228,6 @@ func TestQuantilesAndTable(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, sb.String())
 		}
 	}
-}
-
-func TestUsage(t *testing.T) {
-	u, err := used(os.Getpid())
-	if err != nil || u.rss < 1<<20 {
-		t.Errorf("%+v, %v", u, err)
-	}
-	if busy, all, err := machineBusy(); err != nil || busy <= 0 || busy > all {
-		t.Errorf("busy %v of %v, %v", busy, all, err)
-	}
-}
-
-// A program that ends while it is waited for is an error with its log.
-func TestProcessEnds(t *testing.T) {
-	p, err := startProcess(t.TempDir(), "false", nil, nil, "sh", "-c", "echo broken; exit 3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = p.waitFor(t.Context(), time.Minute, func(context.Context) error { return errors.New("not yet") })
-	if err == nil || !strings.Contains(err.Error(), "broken") {
-		t.Errorf("%v, want the log", err)
-	}
-	p.stop()
 }
 
 func TestPlanErrors(t *testing.T) {

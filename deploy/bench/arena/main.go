@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluicegate/sluice/deploy/bench/internal/rig"
 	"github.com/sluicegate/sluice/scoring/simworker/model"
 )
 
@@ -195,7 +196,7 @@ func (p *plan) choose(routers, workloads, loads, trace, capacity string) error {
 		}
 		p.loads = append(p.loads, n)
 	}
-	text, err := newWords(model.FS, modelName)
+	text, err := rig.NewWords(model.FS, modelName)
 	if err != nil {
 		return err
 	}
@@ -205,7 +206,7 @@ func (p *plan) choose(routers, workloads, loads, trace, capacity string) error {
 			return err
 		}
 	}
-	all := newWorkloads(text, rows)
+	all := newWorkloads(words{text}, rows)
 	for name := range strings.SplitSeq(workloads, ",") {
 		if all[name] == nil {
 			return fmt.Errorf("-workloads: there is no workload %q", name)

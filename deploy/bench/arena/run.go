@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/sluicegate/sluice/deploy/bench/internal/rig"
 )
 
 // env is what all runs share.
@@ -71,7 +73,7 @@ func (e *env) capacity(ctx context.Context, w *workload, seed uint64) (float64, 
 	if err != nil {
 		return 0, err
 	}
-	defer f.proc.stop()
+	defer f.Proc.Stop()
 	// About twice what can be served in the time, so that none comes twice.
 	requests := w.generate(100/e.timeScale*float64(e.workers)/8, e.warm+e.measured, seed)
 	speeds := make([]float64, e.workers)
@@ -80,13 +82,13 @@ func (e *env) capacity(ctx context.Context, w *workload, seed uint64) (float64, 
 	}
 	speeds[0] = 1 / w.slow
 	shares := deal(requests, speeds)
-	var senders []*sender
-	for i, u := range f.urls() {
+	var senders []*rig.Sender
+	for i, u := range f.URLs() {
 		if len(shares[i]) == 0 {
 			return 0, fmt.Errorf("worker %d of the capacity run got no request", i)
 		}
-		s := newSender(u, "")
-		defer s.close()
+		s := rig.NewSender(u)
+		defer s.Close()
 		senders = append(senders, s)
 	}
 	return closedLoop(ctx, senders, shares, e.streams, e.warm, e.measured)
@@ -152,26 +154,26 @@ func (e *env) run(ctx context.Context, w *workload, k routerKind, rate float64, 
 	if err != nil {
 		return nil, err
 	}
-	defer f.proc.stop()
+	defer f.Proc.Stop()
 	r, err := k.start(ctx, e, f, w)
 	if err != nil {
 		return nil, err
 	}
-	defer r.proc.stop()
-	s := newSender(r.url, r.key)
-	defer s.close()
+	defer r.proc.Stop()
+	s := rig.NewSender(r.url)
+	defer s.Close()
 
 	var mu sync.Mutex
-	var before []counters
+	var before []rig.Counters
 	var markErr error
 	start, begin, err := e.meter(r, f)
 	if err != nil {
 		return nil, err
 	}
-	outcomes := openLoop(ctx, s, requests, e.warm, func() {
+	outcomes := openLoop(ctx, s, r.key, requests, e.warm, func() {
 		mu.Lock()
 		defer mu.Unlock()
-		before, markErr = f.counters(ctx)
+		before, markErr = f.Counters(ctx)
 	})
 	end, err := start(begin)
 	if err != nil {
@@ -182,7 +184,7 @@ func (e *env) run(ctx context.Context, w *workload, k routerKind, rate float64, 
 	if markErr != nil {
 		return nil, markErr
 	}
-	after, err := f.counters(ctx)
+	after, err := f.Counters(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -195,61 +197,51 @@ func (e *env) run(ctx context.Context, w *workload, k routerKind, rate float64, 
 
 // meter notes what has been used so far; the function it returns gives what
 // was used since.
-func (e *env) meter(r *router, f *fleet) (since func(time.Time) (*result, error), now time.Time, err error) {
-	pids := []int{r.proc.cmd.Process.Pid, f.proc.cmd.Process.Pid}
-	read := func() (cpu [4]time.Duration, all time.Duration, rss int64, err error) {
-		for i, pid := range pids {
-			u, err := used(pid)
-			if err != nil {
-				return cpu, all, rss, err
-			}
-			cpu[i] = u.cpu
-			if i == 0 {
-				rss = u.rss
-			}
-		}
+func (e *env) meter(r *router, f *rig.Fleet) (since func(time.Time) (*result, error), now time.Time, err error) {
+	read := func() (cpu [4]time.Duration, all time.Duration, err error) {
 		var self syscall.Rusage
 		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
-			return cpu, all, rss, err
+			return cpu, all, err
 		}
+		cpu[0], cpu[1] = r.proc.CPU(), f.Proc.CPU()
 		cpu[2] = time.Duration(self.Utime.Nano() + self.Stime.Nano())
-		cpu[3], all, err = machineBusy()
-		return cpu, all, rss, err
+		cpu[3], all, err = rig.MachineBusy()
+		return cpu, all, err
 	}
-	cpu0, all0, _, err := read()
+	cpu0, all0, err := read()
 	if err != nil {
 		return nil, now, err
 	}
 	return func(begin time.Time) (*result, error) {
-		cpu1, all1, rss, err := read()
+		cpu1, all1, err := read()
 		if err != nil {
 			return nil, err
 		}
 		per := func(d time.Duration) float64 { return d.Seconds() / time.Since(begin).Seconds() }
 		return &result{
 			RouterCPU: per(cpu1[0] - cpu0[0]), WorkersCPU: per(cpu1[1] - cpu0[1]), LoadCPU: per(cpu1[2] - cpu0[2]),
-			MachineCPU: per(cpu1[3] - cpu0[3]), MachineCores: per(all1 - all0), RouterRSS: rss,
+			MachineCPU: per(cpu1[3] - cpu0[3]), MachineCores: per(all1 - all0), RouterRSS: r.proc.PeakRSS(),
 		}, nil
 	}, time.Now(), nil
 }
 
 // count fills in what came of the requests that were due after warm.
-func (res *result) count(outcomes []outcome, warm time.Duration) {
+func (res *result) count(outcomes []rig.Outcome, warm time.Duration) {
 	var ttft, total, lag []time.Duration
 	for _, o := range outcomes {
-		if o.at < warm {
+		if o.At < warm {
 			continue
 		}
 		res.Requests++
-		if o.err != nil {
+		if o.Err != nil {
 			// Else a router that refuses at once would look fast.
-			o.first, o.total = max(o.first, drainTime), max(o.total, drainTime)
+			o.First, o.Total = max(o.First, drainTime), max(o.Total, drainTime)
 		}
-		ttft, total, lag = append(ttft, o.first), append(total, o.total), append(lag, o.lag)
-		if o.err != nil {
+		ttft, total, lag = append(ttft, o.First), append(total, o.Total), append(lag, o.Lag)
+		if o.Err != nil {
 			res.Errors++
 			if res.Error == "" {
-				res.Error = o.err.Error()
+				res.Error = o.Err.Error()
 			}
 		}
 	}
@@ -257,11 +249,11 @@ func (res *result) count(outcomes []outcome, warm time.Duration) {
 }
 
 // countWorkers fills in what the workers counted.
-func (res *result) countWorkers(before, after []counters) {
-	var sum counters
+func (res *result) countWorkers(before, after []rig.Counters) {
+	var sum rig.Counters
 	for i := range after {
-		d := after[i].minus(before[i])
-		sum = sum.plus(d)
+		d := after[i].Minus(before[i])
+		sum = sum.Plus(d)
 		res.PerWorker = append(res.PerWorker, int(d.Finished))
 	}
 	res.Computed, res.Preempted = sum.Prompt-sum.Cached, sum.Preempt
@@ -277,7 +269,7 @@ func (e *env) keepDebug(ctx context.Context, r *router, w *workload, rate float6
 		pages["predictions.json"], pages["workers.json"] = "/debug/predictions", "/debug/workers"
 	}
 	for name, path := range pages {
-		text, err := get(ctx, r.debug+path)
+		text, err := rig.Get(ctx, r.debug+path, r.token, nil)
 		if err != nil {
 			return fmt.Errorf("cannot keep %s of %s: %w", path, r.name, err)
 		}

@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/sluicegate/sluice/deploy/bench/internal/rig"
 )
 
 // request is one request of a workload. Requests of one group share a prefix.
@@ -35,7 +35,7 @@ type workload struct {
 
 // newWorkloads returns the workloads by name. text draws prompts; trace holds
 // the rows of the trace workload, which is left out without any.
-func newWorkloads(text *words, trace []traceRow) map[string]*workload {
+func newWorkloads(text words, trace []traceRow) map[string]*workload {
 	m := map[string]*workload{
 		"mixed": {name: "mixed", blocks: 1650, maxModelLen: 8192, slow: 1, generate: text.mixed},
 		"slow":  {name: "slow", blocks: 1650, maxModelLen: 8192, slow: 3, generate: text.mixed},
@@ -48,54 +48,8 @@ func newWorkloads(text *words, trace []traceRow) map[string]*workload {
 	return m
 }
 
-// words writes texts of a known number of tokens: words that are one token
-// each, in an order that a seed decides.
-type words struct {
-	list  []string
-	model string
-}
-
-// newWords takes the vocabulary from the tokenizer's file: entries that are a
-// space and lower-case letters.
-func newWords(files fs.FS, model string) (*words, error) {
-	text, err := fs.ReadFile(files, "tokenizer.json")
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the vocabulary: %w", err)
-	}
-	var file struct {
-		Model struct {
-			Vocab map[string]int `json:"vocab"`
-		} `json:"model"`
-	}
-	if err := json.Unmarshal(text, &file); err != nil {
-		return nil, fmt.Errorf("cannot read the vocabulary: %w", err)
-	}
-	w := &words{model: model}
-	for token := range file.Model.Vocab {
-		word, ok := strings.CutPrefix(token, "Ġ")
-		if ok && len(word) > 2 && strings.Trim(word, "abcdefghijklmnopqrstuvwxyz") == "" {
-			w.list = append(w.list, word)
-		}
-	}
-	if len(w.list) < 100 {
-		return nil, fmt.Errorf("the vocabulary has %d whole words, at least 100 are needed", len(w.list))
-	}
-	slices.Sort(w.list)
-	return w, nil
-}
-
-// text returns n words; the same arguments give the same text.
-func (w *words) text(stream, seed uint64, n int) string {
-	rng := rand.New(rand.NewPCG(stream, seed))
-	var sb strings.Builder
-	for i := range n {
-		if i > 0 {
-			sb.WriteByte(' ')
-		}
-		sb.WriteString(w.list[rng.IntN(len(w.list))])
-	}
-	return sb.String()
-}
+// words makes the workloads' texts.
+type words struct{ *rig.Words }
 
 // Streams of texts, so that no two kinds share a prefix by chance.
 const (
@@ -104,26 +58,6 @@ const (
 	streamBurst
 	streamBlock
 )
-
-type message struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
-}
-
-// body encodes a streamed chat request.
-func (w *words) body(output int, messages ...message) []byte {
-	b, err := json.Marshal(struct {
-		Model     string    `json:"model"`
-		Messages  []message `json:"messages"`
-		MaxTokens int       `json:"max_tokens"`
-		IgnoreEOS bool      `json:"ignore_eos"`
-		Stream    bool      `json:"stream"`
-	}{w.model, messages, output, true, true})
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
-	return b
-}
 
 // outputTokens is the answer length of all workloads but the trace.
 const outputTokens = 16
@@ -137,7 +71,7 @@ var mixedKinds = []struct {
 }{{0.5, 12, 3000}, {0.3, 48, 2000}, {0.2, 240, 1000}}
 
 // mixed draws a prefix by weight and 16 to 600 fresh tokens.
-func (w *words) mixed(rate float64, length time.Duration, seed uint64) []request {
+func (w words) mixed(rate float64, length time.Duration, seed uint64) []request {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	prefixes := make(map[int]string)
 	var out []request
@@ -153,12 +87,12 @@ func (w *words) mixed(rate float64, length time.Duration, seed uint64) []request
 			group += k.count
 		}
 		if _, ok := prefixes[group]; !ok {
-			prefixes[group] = w.text(streamPrefix, uint64(group), tokens)
+			prefixes[group] = w.Text(streamPrefix, uint64(group), tokens)
 		}
 		fresh := 16 + rng.IntN(585)
 		out = append(out, request{
 			at: at, group: group, prompt: tokens + fresh, output: outputTokens,
-			body: w.body(outputTokens, message{"system", prefixes[group]}, message{"user", w.text(streamFresh, rng.Uint64(), fresh)}),
+			body: w.Body(outputTokens, rig.Message{Role: "system", Content: prefixes[group]}, rig.Message{Role: "user", Content: w.Text(streamFresh, rng.Uint64(), fresh)}),
 		})
 	}
 	return out
@@ -175,24 +109,24 @@ const (
 	steadyCount = 16
 )
 
-func (w *words) burst(rate float64, length time.Duration, seed uint64) []request {
+func (w words) burst(rate float64, length time.Duration, seed uint64) []request {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	one := func(at time.Duration, group int, prefix string, tokens int) request {
 		fresh := 16 + rng.IntN(185)
 		return request{
 			at: at, group: group, prompt: tokens + fresh, output: outputTokens,
-			body: w.body(outputTokens, message{"system", prefix}, message{"user", w.text(streamFresh, rng.Uint64(), fresh)}),
+			body: w.Body(outputTokens, rig.Message{Role: "system", Content: prefix}, rig.Message{Role: "user", Content: w.Text(streamFresh, rng.Uint64(), fresh)}),
 		}
 	}
 	var out []request
 	for at := exponential(rng, rate/2); at < length; at += exponential(rng, rate/2) {
 		group := rng.IntN(steadyCount)
-		out = append(out, one(at, group, w.text(streamPrefix, uint64(group), 1500), 1500))
+		out = append(out, one(at, group, w.Text(streamPrefix, uint64(group), 1500), 1500))
 	}
 	period := time.Duration(burstSize / (rate / 2) * float64(time.Second))
 	next := steadyCount
 	for at := period / 2; at < length; at += period {
-		hot := w.text(streamBurst, rng.Uint64(), burstPrefix)
+		hot := w.Text(streamBurst, rng.Uint64(), burstPrefix)
 		group := next
 		next++
 		for i := range burstSize {
@@ -202,7 +136,7 @@ func (w *words) burst(rate float64, length time.Duration, seed uint64) []request
 				continue
 			}
 			n := 500 + rng.IntN(1001)
-			out = append(out, one(when, next, w.text(streamBurst, rng.Uint64(), n), n))
+			out = append(out, one(when, next, w.Text(streamBurst, rng.Uint64(), n), n))
 			next++
 		}
 	}
@@ -268,7 +202,7 @@ func parseTrace(r io.Reader) ([]traceRow, error) {
 // trace plays rows from the beginning, its time stretched to the mean rate of
 // as many rows as fit. A prompt is a conversation with a turn for each block,
 // so that its prefix is the same text whatever follows.
-func (w *words) trace(rows []traceRow, rate float64, length time.Duration) []request {
+func (w words) trace(rows []traceRow, rate float64, length time.Duration) []request {
 	n := min(len(rows), int(rate*length.Seconds()))
 	if n < 2 {
 		return nil
@@ -281,7 +215,7 @@ func (w *words) trace(rows []traceRow, rate float64, length time.Duration) []req
 	for _, row := range rows[:n] {
 		left := max(1, int(float64(row.Input)*traceScale))
 		prompt := left
-		var turns []message
+		var turns []rig.Message
 		for i, id := range row.Blocks {
 			size := min(left, int(traceBlock*traceScale))
 			left -= size
@@ -291,9 +225,9 @@ func (w *words) trace(rows []traceRow, rate float64, length time.Duration) []req
 			key := id*traceBlock + size
 			if _, ok := texts[key]; !ok {
 				// A shorter block is the beginning of the whole one.
-				texts[key] = w.text(streamBlock, uint64(id), size)
+				texts[key] = w.Text(streamBlock, uint64(id), size)
 			}
-			turns = append(turns, message{roles[i%2], texts[key]})
+			turns = append(turns, rig.Message{Role: roles[i%2], Content: texts[key]})
 		}
 		group := row.Blocks[0]
 		if len(row.Blocks) > 1 {
@@ -302,7 +236,7 @@ func (w *words) trace(rows []traceRow, rate float64, length time.Duration) []req
 		output := max(1, int(float64(row.Output)*traceScale))
 		out = append(out, request{
 			at:    time.Duration(float64(row.Timestamp-first) * stretch * float64(time.Millisecond)),
-			group: group, prompt: prompt, output: output, body: w.body(output, turns...),
+			group: group, prompt: prompt, output: output, body: w.Body(output, turns...),
 		})
 	}
 	return out

@@ -29,6 +29,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/sluicegate/sluice/deploy/bench/internal/rig"
 )
 
 func main() {
@@ -53,7 +55,7 @@ type env struct {
 	certFile, keyFile              string
 	roots                          *x509.CertPool
 	engineExe                      string
-	engine                         *process
+	engine                         *rig.Process
 	enginePlain, engineTLS         string
 }
 
@@ -145,7 +147,7 @@ func bench(ctx context.Context, args []string) (err error) {
 	if err := e.makeCertificate(); err != nil {
 		return err
 	}
-	r := &report{Started: time.Now().UTC(), Arguments: args, Machine: machine()}
+	r := &report{Started: time.Now().UTC(), Arguments: args, Machine: rig.Machine()}
 	if err := r.measureDisk(e.dir); err != nil {
 		return err
 	}
@@ -165,18 +167,18 @@ func bench(ctx context.Context, args []string) (err error) {
 
 // startEngine starts the engine whose streams have that many tokens.
 func (e *env) startEngine(ctx context.Context, tokens int, gap time.Duration) error {
-	ports, err := freePorts(2)
+	addrs, err := rig.FreePorts(2)
 	if err != nil {
 		return err
 	}
-	e.enginePlain, e.engineTLS = loopback(ports[0]), loopback(ports[1])
-	e.engine, err = startProcess(e.dir, "engine", []string{"GOMAXPROCS=1", "GOGC=400"}, e.engineExe, "engine", "-plain", e.enginePlain, "-tls", e.engineTLS,
+	e.enginePlain, e.engineTLS = addrs[0], addrs[1]
+	e.engine, err = rig.Start(e.dir, "engine", nil, []string{"GOMAXPROCS=1", "GOGC=400"}, e.engineExe, "engine", "-plain", e.enginePlain, "-tls", e.engineTLS,
 		"-cert", e.certFile, "-key", e.keyFile, "-tokens", fmt.Sprint(tokens), "-gap", gap.String())
 	if err != nil {
 		return err
 	}
-	return e.engine.waitFor(ctx, 10*time.Second, func(ctx context.Context) error {
-		_, err := get(ctx, "http://"+e.enginePlain+"/health", "", nil)
+	return e.engine.WaitFor(ctx, 10*time.Second, func(ctx context.Context) error {
+		_, err := rig.Get(ctx, "http://"+e.enginePlain+"/health", "", nil)
 		return err
 	})
 }

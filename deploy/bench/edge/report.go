@@ -5,9 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -28,19 +26,6 @@ func (r *report) absent(cell, system string, err error) {
 		r.Absent = make(map[string]string)
 	}
 	r.Absent[cell+" "+system] = err.Error()
-}
-
-func machine() string {
-	model := "unknown processor"
-	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(text)) {
-			if rest, ok := strings.CutPrefix(line, "model name"); ok {
-				model = strings.Trim(rest, " \t:\n")
-				break
-			}
-		}
-	}
-	return fmt.Sprintf("%d x %s, %s", runtime.NumCPU(), model, runtime.Version())
 }
 
 // measureDisk times flushes where the ledger will be: a row is durable before its

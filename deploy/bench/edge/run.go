@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/sluicegate/sluice/deploy/bench/internal/rig"
 )
 
 // cell is one thing to measure.
@@ -65,7 +67,7 @@ func (p *plan) runCell(ctx context.Context, e *env, r *report, c *cell) error {
 	if err := e.startEngine(ctx, c.tokens, c.gap); err != nil {
 		return err
 	}
-	defer e.engine.stop()
+	defer e.engine.Stop()
 	rounds := p.rounds
 	if c.name == "memory" {
 		rounds = 1
@@ -74,7 +76,7 @@ func (p *plan) runCell(ctx context.Context, e *env, r *report, c *cell) error {
 	defer func() {
 		for _, s := range running {
 			if s.proc != nil {
-				s.proc.stop()
+				s.proc.Stop()
 			}
 		}
 	}()
@@ -138,7 +140,7 @@ func (p *plan) observe(ctx context.Context, e *env, s *system, c *cell, round in
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				if _, err := get(ctx, s.admin+"/metrics", s.token, nil); err != nil && ctx.Err() == nil {
+				if _, err := rig.Get(ctx, s.admin+"/metrics", s.token, nil); err != nil && ctx.Err() == nil {
 					fmt.Fprintf(os.Stderr, "cannot scrape the metrics of %s: %v\n", s.name, err)
 				}
 			}
@@ -157,7 +159,7 @@ func (p *plan) profile(ctx context.Context, e *env, s *system, c *cell) {
 	}
 	for _, name := range []string{"profile", "mutex", "block", "allocs"} {
 		url := fmt.Sprintf("%s/debug/pprof/%s?seconds=%d", s.admin, name, seconds)
-		text, err := get(ctx, url, s.token, nil)
+		text, err := rig.Get(ctx, url, s.token, nil)
 		if err == nil {
 			err = os.MkdirAll(e.profiles, 0o755)
 		}
@@ -174,7 +176,7 @@ func (p *plan) profile(ctx context.Context, e *env, s *system, c *cell) {
 func metered(s *system, load func() (*sample, error)) (*figure, error) {
 	var before time.Duration
 	if s.proc != nil {
-		before = s.proc.cpu()
+		before = s.proc.CPU()
 	}
 	got, err := load()
 	if err != nil {
@@ -182,8 +184,8 @@ func metered(s *system, load func() (*sample, error)) (*figure, error) {
 	}
 	f := &figure{Sample: got}
 	if s.proc != nil && got.Requests > 0 {
-		f.CPU = micros(s.proc.cpu()-before) / float64(got.Requests)
-		f.RSS = s.proc.rss()
+		f.CPU = micros(s.proc.CPU()-before) / float64(got.Requests)
+		f.RSS = s.proc.RSS()
 	}
 	return f, nil
 }
@@ -261,7 +263,7 @@ func bodies(ctx context.Context, p *plan, s *system, seed uint64) ([]*figure, er
 
 // memory holds streams open and reads what the system then holds.
 func memory(ctx context.Context, p *plan, s *system, _ uint64) ([]*figure, error) {
-	idle := &figure{At: "idle", RSS: s.proc.rss()}
+	idle := &figure{At: "idle", RSS: s.proc.RSS()}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	held := &figure{At: fmt.Sprintf("%d streams", p.streams)}
@@ -273,7 +275,7 @@ func memory(ctx context.Context, p *plan, s *system, _ uint64) ([]*figure, error
 			case <-ctx.Done():
 			case <-time.After(time.Second):
 			}
-			held.RSS = s.proc.rss()
+			held.RSS = s.proc.RSS()
 		}
 		cancel()
 	})

@@ -2,15 +2,14 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
+
+	"github.com/sluicegate/sluice/deploy/bench/internal/rig"
 )
 
 const modelName = "bench"
@@ -18,7 +17,7 @@ const modelName = "bench"
 // system is one way from the load to the engine.
 type system struct {
 	name   string
-	proc   *process // nil: direct
+	proc   *rig.Process // nil: direct
 	target target
 	admin  string // base of the admin listener, if it has one
 	token  string
@@ -38,7 +37,7 @@ const patience = 90 * time.Second
 // ready waits until a system serves a request.
 func (e *env) ready(ctx context.Context, s *system) (*system, error) {
 	j := job{bytes: 300, patience: 5 * time.Second}
-	err := s.proc.waitFor(ctx, patience, func(context.Context) error {
+	err := s.proc.WaitFor(ctx, patience, func(context.Context) error {
 		c, err := dial(s.target.addr, s.target.tls)
 		if err != nil {
 			return err
@@ -51,7 +50,7 @@ func (e *env) ready(ctx context.Context, s *system) (*system, error) {
 		return err
 	})
 	if err != nil {
-		s.proc.stop()
+		s.proc.Stop()
 		return nil, err
 	}
 	return s, nil
@@ -104,8 +103,6 @@ spec: { policyName: bench, actions: [Deny] }
 	return sb.String()
 }
 
-var keyPattern = regexp.MustCompile(`slk_[A-Za-z0-9_-]+`)
-
 func startSluice(ctx context.Context, e *env, worker string) (*system, error) {
 	return startGateway(ctx, e, "sluice", worker, "", "")
 }
@@ -122,18 +119,10 @@ func startSluiceTokenizer(ctx context.Context, e *env, worker string) (*system, 
 // startGateway starts Sluice as one would run it: TLS, keys, a policy with
 // limits, prices, a ledger, metrics, the access log.
 func startGateway(ctx context.Context, e *env, name, worker, tokenizer, ledger string) (*system, error) {
-	dir, err := os.MkdirTemp(e.dir, name+"-")
-	if err != nil {
-		return nil, err
-	}
-	ports, err := freePorts(2)
-	if err != nil {
-		return nil, err
-	}
-	config := fmt.Sprintf(`listen:
-  public: { address: %q, tls: { certFile: %q, keyFile: %q } }
-  admin: { address: %q, tokenFile: admin.token }
-tenants: { file: tenants.yaml }
+	g, err := rig.StartGateway(rig.GatewaySpec{
+		Sluice: e.sluice, Name: name, Dir: e.dir, Tenants: []string{"bench"},
+		TLS: fmt.Sprintf("{ certFile: %q, keyFile: %q }", e.certFile, e.keyFile),
+		Config: fmt.Sprintf(`tenants: { file: tenants.yaml }
 policy: { dir: policies }
 cacheIsolation: { default: tenant, keyFile: cache.key }
 models:
@@ -146,57 +135,39 @@ limits: { connectionsPerAddress: 8000 }
 metrics: { tenants: [bench] }
 drain: { delay: 0s, deadline: 3s }
 log: { level: info, format: json }
-`, loopback(ports[0]), e.certFile, e.keyFile, loopback(ports[1]), tokenizer, worker, ledger)
-	secret := make([]byte, 48)
-	if _, err := rand.Read(secret); err != nil {
-		return nil, err
-	}
-	token := fmt.Sprintf("%x", secret[:16])
-	if err := os.Mkdir(filepath.Join(dir, "policies"), 0o700); err != nil {
-		return nil, err
-	}
-	for file, text := range map[string]string{
-		"sluice.yaml": config, "policies/bench.yaml": rules(), "cache.key": string(secret[16:]), "admin.token": token,
-		"tenants.yaml": "tenants:\n  - id: bench\n    team: bench\n    tier: gold\n    labels: { zone: eu }\n",
-		"prices.yaml":  "prices:\n  - { model: bench, currency: EUR, input: 500000, cachedInput: 50000, output: 1500000, validFrom: 2026-01-01 }\n",
-	} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-			return nil, err
-		}
-	}
-	out, err := exec.Command(e.sluice, "keys", "create", "--tenants", filepath.Join(dir, "tenants.yaml"), "--tenant", "bench").CombinedOutput()
-	if err != nil {
-		return nil, fmt.Errorf("cannot create a key: %w\n%s", err, out)
-	}
-	proc, err := startProcess(e.dir, name, nil, e.sluice, "serve", "-c", filepath.Join(dir, "sluice.yaml"))
+`, tokenizer, worker, ledger),
+		Files: map[string]string{
+			"policies/bench.yaml": rules(), "prices.yaml": rig.Prices(modelName),
+			"tenants.yaml": "tenants:\n  - id: bench\n    team: bench\n    tier: gold\n    labels: { zone: eu }\n",
+		},
+	})
 	if err != nil {
 		return nil, err
 	}
 	return e.ready(ctx, &system{
-		name: name, proc: proc, admin: "http://" + loopback(ports[1]), token: token,
-		target: target{addr: loopback(ports[0]), tls: e.tls(), key: string(keyPattern.Find(out))},
+		name: name, proc: g.Proc, admin: "http://" + g.Admin, token: g.Token,
+		target: target{addr: g.Public, tls: e.tls(), key: g.Keys["bench"]},
 	})
 }
 
 // startEnvoy starts Envoy as a plain proxy: TLS on one side, kept connections
 // on the other, no filter but its router, no access log.
 func startEnvoy(ctx context.Context, e *env, worker string) (*system, error) {
-	ports, err := freePorts(2)
+	addrs, err := rig.FreePorts(2)
 	if err != nil {
 		return nil, err
 	}
 	host, port, _ := strings.Cut(worker, ":")
-	_, own, _ := strings.Cut(loopback(ports[0]), ":")
-	config := strings.NewReplacer("@PORT@", own, "@CERT@", e.certFile, "@KEY@", e.keyFile, "@WORKER_HOST@", host, "@WORKER_PORT@", port).Replace(envoyConfig)
+	config := strings.NewReplacer("@PORT@", rig.Port(addrs[0]), "@CERT@", e.certFile, "@KEY@", e.keyFile, "@WORKER_HOST@", host, "@WORKER_PORT@", port).Replace(envoyConfig)
 	file := filepath.Join(e.dir, "envoy.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	proc, err := startProcess(e.dir, "envoy", nil, filepath.Join(e.envoy, "bin", "envoy"), "-c", file, "--concurrency", "2", "-l", "warning", "--disable-hot-restart")
+	proc, err := rig.Start(e.dir, "envoy", nil, nil, filepath.Join(e.envoy, "bin", "envoy"), "-c", file, "--concurrency", "2", "-l", "warning", "--disable-hot-restart")
 	if err != nil {
 		return nil, err
 	}
-	return e.ready(ctx, &system{name: "envoy", proc: proc, target: target{addr: loopback(ports[0]), tls: e.tls()}})
+	return e.ready(ctx, &system{name: "envoy", proc: proc, target: target{addr: addrs[0], tls: e.tls()}})
 }
 
 const envoyConfig = `static_resources:
@@ -235,26 +206,25 @@ const envoyConfig = `static_resources:
 // startSGLang starts the router with TLS and one worker, its own policy by
 // default.
 func startSGLang(ctx context.Context, e *env, worker string) (*system, error) {
-	ports, err := freePorts(2)
+	addrs, err := rig.FreePorts(2)
 	if err != nil {
 		return nil, err
 	}
-	_, port, _ := strings.Cut(loopback(ports[0]), ":")
-	_, metrics, _ := strings.Cut(loopback(ports[1]), ":")
-	proc, err := startProcess(e.dir, "sglang", nil, filepath.Join(e.sglang, "bin", "sglang-router"), "launch",
+	port, metrics := rig.Port(addrs[0]), rig.Port(addrs[1])
+	proc, err := rig.Start(e.dir, "sglang", nil, nil, filepath.Join(e.sglang, "bin", "sglang-router"), "launch",
 		"--host", "127.0.0.1", "--port", port, "--prometheus-host", "127.0.0.1", "--prometheus-port", metrics,
 		"--tls-cert-path", e.certFile, "--tls-key-path", e.keyFile, "--max-concurrent-requests", "10000",
 		"--worker-startup-check-interval", "1", "--log-level", "warn", "--worker-urls", "http://"+worker)
 	if err != nil {
 		return nil, err
 	}
-	return e.ready(ctx, &system{name: "sglang", proc: proc, target: target{addr: loopback(ports[0]), tls: e.tls()}})
+	return e.ready(ctx, &system{name: "sglang", proc: proc, target: target{addr: addrs[0], tls: e.tls()}})
 }
 
 // startLiteLLM starts LiteLLM's proxy with one process, without a database and
 // with a master key.
 func startLiteLLM(ctx context.Context, e *env, worker string) (*system, error) {
-	ports, err := freePorts(1)
+	addrs, err := rig.FreePorts(1)
 	if err != nil {
 		return nil, err
 	}
@@ -264,13 +234,12 @@ func startLiteLLM(ctx context.Context, e *env, worker string) (*system, error) {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	_, port, _ := strings.Cut(loopback(ports[0]), ":")
-	proc, err := startProcess(e.dir, "litellm", []string{"LITELLM_LOG=ERROR", "LITELLM_TELEMETRY=False"}, filepath.Join(e.litellm, "bin", "litellm"),
-		"--config", file, "--host", "127.0.0.1", "--port", port, "--ssl_certfile_path", e.certFile, "--ssl_keyfile_path", e.keyFile, "--num_workers", "1")
+	proc, err := rig.Start(e.dir, "litellm", nil, []string{"LITELLM_LOG=ERROR", "LITELLM_TELEMETRY=False"}, filepath.Join(e.litellm, "bin", "litellm"),
+		"--config", file, "--host", "127.0.0.1", "--port", rig.Port(addrs[0]), "--ssl_certfile_path", e.certFile, "--ssl_keyfile_path", e.keyFile, "--num_workers", "1")
 	if err != nil {
 		return nil, err
 	}
-	return e.ready(ctx, &system{name: "litellm", proc: proc, target: target{addr: loopback(ports[0]), tls: e.tls(), key: "sk-bench"}})
+	return e.ready(ctx, &system{name: "litellm", proc: proc, target: target{addr: addrs[0], tls: e.tls(), key: "sk-bench"}})
 }
 
 func (e *env) tls() *tls.Config {
