@@ -131,6 +131,13 @@ policies: build ## test the shipped policies, each rule seen both ways
 	$(call say,policies)
 	@$(BIN) policy test --coverage=operands --min-coverage 100 policies
 
+.PHONY: observability
+observability: ## check and test the alert rules (Prometheus' promtool; Debian's package prometheus has it)
+	$(call say,alert rules)
+	@command -v promtool >/dev/null || { echo "make: promtool is not installed; Debian's package prometheus has it" >&2; exit 1; }
+	@promtool check rules --lint=all --lint-fatal deploy/prometheus/rules.yaml
+	@cd deploy/prometheus && promtool test rules rules_test.yaml
+
 .PHONY: demo
 demo: build ## the whole thing on this machine, with simulated workers
 	@$(BIN) demo
