@@ -17,6 +17,20 @@ type Prepared struct {
 // Unbounded is a bound that every wait is within.
 const Unbounded = time.Duration(math.MaxInt64)
 
+// Terms are the conditions of an offer.
+type Terms struct {
+	// Bound is up to which wait a worker is open. A worker without work is open
+	// whatever it is predicted to be.
+	Bound time.Duration
+	// Pool is the one that the request may go to now; empty is any. The best worker
+	// is looked for in all its pools whatever it is: where that is in another one,
+	// the offer is not taken.
+	Pool string
+	// KeepRequests and KeepTokens are what the worker must have left after the
+	// request: free sequences, and room in its KV cache. Zero is nothing.
+	KeepRequests, KeepTokens float64
+}
+
 // Refusal is why an offer was not taken: what the request would have met at the
 // worker that is the best for it.
 type Refusal struct {
@@ -74,12 +88,11 @@ func (f *Fleet) Prepare(now time.Time, req *Request) (*Prepared, error) {
 func (p *Prepared) Release() { p.fleet, p.req = nil, nil }
 
 // Offer gives the request to the worker with the least cost, as [Fleet.Pick] does,
-// if the wait for what is there already is within bound. Otherwise nothing is
+// if that is open by the terms. Otherwise nothing is
 // counted anywhere, the reservation is nil, and the refusal says what there was; it
-// does not go to another worker that happens to be free. A worker without work is
-// within every bound. now must be fresh. The error is [ErrNoWorker] or
+// does not go to another worker that happens to be free. now must be fresh. The error is [ErrNoWorker] or
 // [ErrNotReady].
-func (f *Fleet) Offer(now time.Time, p *Prepared, bound time.Duration, held *Held) (*Reservation, Refusal, error) {
+func (f *Fleet) Offer(now time.Time, p *Prepared, terms Terms, held *Held) (*Reservation, Refusal, error) {
 	r, err := f.Pick(now, p.req)
 	if err != nil {
 		return nil, Refusal{}, err
@@ -87,10 +100,10 @@ func (f *Fleet) Offer(now time.Time, p *Prepared, bound time.Duration, held *Hel
 	f.mu.Lock()
 	wait := f.waitAt(now, r.worker, r)
 	f.mu.Unlock()
-	if wait > bound {
+	if wait > terms.Bound || terms.Pool != "" && terms.Pool != r.info.Pool {
 		r.Done(now, NotSent)
 		return nil, Refusal{
-			Best: r.info.ID, Pool: r.info.Pool, Work: r.work, Wait: wait, TTFT: r.predicted, Look: now.Add(wait - bound),
+			Best: r.info.ID, Pool: r.info.Pool, Work: r.work, Wait: wait, TTFT: r.predicted, Look: now.Add(max(0, wait-terms.Bound)),
 		}, nil
 	}
 	return r, Refusal{}, nil
