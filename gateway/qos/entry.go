@@ -16,6 +16,10 @@ type PoolID int
 type Entry struct {
 	Class  ClassID
 	Tenant string
+	// Key tells a request from the others of its tenant, and is the same when a
+	// client sends it again after it was refused: a hash of what it sent. Who
+	// comes when an Outcome's RetryAfter told it to is known by it. 0: not known.
+	Key uint64
 	// Weight is the tenant's: one of weight 2 gets twice what one of weight 1 gets.
 	// 0 is 1; it is cut to 0.01..100.
 	Weight float64

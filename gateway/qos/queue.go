@@ -56,6 +56,7 @@ type entryState struct {
 	since   time.Time // of the wait
 	late    bool
 	charged bool
+	pool    PoolID         // where it was charged
 	resting [MaxPools]bool // by index in Pools: tried in vain
 }
 
@@ -352,7 +353,7 @@ func (q *Queue) try(now time.Time, id PoolID, e *Entry, p Placer, out []Outcome)
 	if !e.state.charged {
 		q.classes[e.Class].stats.Granted++
 		q.charge(now, id, e.Class, e.Tenant, weight(e.Weight), work, true)
-		e.state.charged = true
+		e.state.charged, e.state.pool = true, id
 	}
 	q.remove(e, Granted)
 	return append(out, Outcome{
@@ -417,10 +418,16 @@ func (q *Queue) refuse(now time.Time, e *Entry, reason Reason, out []Outcome) []
 	return append(out, Outcome{Entry: e, State: Refused, Reason: reason, Waited: max(0, now.Sub(e.state.since))})
 }
 
-// Passed notes a request that went to a pool past the queue.
-func (q *Queue) Passed(now time.Time, class ClassID, tenant string, w float64, pool PoolID, work int64) {
-	q.classes[class].stats.Passed++
-	q.charge(now, pool, class, tenant, weight(w), work, false)
+// Passed notes a request that went to a pool past the queue, on the terms of
+// Open, and what it costs there (0: e.Work). e need not have been in the queue.
+func (q *Queue) Passed(now time.Time, e *Entry, pool PoolID, work int64) {
+	if work == 0 {
+		work = e.Work
+	}
+	q.seq++
+	e.state = entryState{state: Granted, seq: q.seq, pool: pool, charged: true}
+	q.classes[e.Class].stats.Passed++
+	q.charge(now, pool, e.Class, e.Tenant, weight(e.Weight), work, false)
 }
 
 // Leave takes e out, if it waits. It returns what e was until then: where that
@@ -445,7 +452,7 @@ const retryTime = 2 * time.Second
 // room. A pump will place it.
 func (q *Queue) Again(now time.Time, e *Entry) {
 	seq := e.state.seq
-	e.state = entryState{since: now, charged: true}
+	e.state = entryState{since: now, charged: e.state.charged, pool: e.state.pool}
 	if least := now.Add(retryTime); e.Until.Before(least) {
 		e.Until = least
 	}
@@ -545,13 +552,18 @@ func (q *Queue) pump(now time.Time, id PoolID, p Placer, out []Outcome) []Outcom
 	return out
 }
 
-// Settle corrects what was charged at a pool by what it truly was: off is the
-// true work less the charged.
-func (q *Queue) Settle(class ClassID, tenant string, pool PoolID, off int64) {
-	b := &q.pools[pool].bands[class]
-	if f := b.flows[tenant]; f != nil {
-		f.tag += float64(off) / f.weight
+// Settle corrects what e was charged by what it truly was: off is the true work
+// less the charged. It has no effect on one that was never granted.
+func (q *Queue) Settle(now time.Time, e *Entry, off int64) {
+	if !e.state.charged {
+		return
 	}
+	b := &q.pools[e.state.pool].bands[e.Class]
+	f := b.flow(e.Tenant)
+	if !q.backlogged(e.state.pool, e.Class, e.Tenant) {
+		f.tag, f.at, f.weight = b.begin(now, f, q.cfg.Memory), now, weight(e.Weight)
+	}
+	f.tag += float64(off) / f.weight
 }
 
 // Stats fills dst, whose memory it uses again.
