@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"slices"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -31,8 +32,9 @@ func Endpoints() []Endpoint {
 
 // Offers knows what pools offer, as their workers say. It is safe for concurrent use.
 type Offers interface {
-	// PoolEndpoints is what every worker of the pool offers; false where none has said.
-	PoolEndpoints(pool string) (wire.Endpoints, bool)
+	// PoolEndpoints is what every worker of the pool offers. It is not known where one has
+	// not said; awaited says that it may yet.
+	PoolEndpoints(pool string) (set wire.Endpoints, known, awaited bool)
 }
 
 // unsaid is what a pool is taken to offer of which nobody has said: what every engine
@@ -46,7 +48,7 @@ func (ex *exchange) poolOffers(p *Pool, name string, op wire.Operation) bool {
 		return p.Endpoints.Has(op)
 	}
 	if o := ex.g.parts.Offers; o != nil {
-		if set, known := o.PoolEndpoints(name); known {
+		if set, known, _ := o.PoolEndpoints(name); known {
 			return set.Has(op)
 		}
 	}
@@ -82,10 +84,27 @@ func (ex *exchange) offering(pools []string, op wire.Operation) []string {
 	return slices.DeleteFunc(slices.Clone(pools), lacks)
 }
 
-// checkEndpoint refuses an operation that no pool which serves the model offers.
+// mayBeOffered reports whether a pool of which nobody knows yet what it offers may turn
+// out to offer the operation, or what stands in for it.
+func (ex *exchange) mayBeOffered(pool string) bool {
+	o := ex.g.parts.Offers
+	if o == nil || ex.st.Pools[pool].Endpoints != nil {
+		return false
+	}
+	_, known, awaited := o.PoolEndpoints(pool)
+	return !known && awaited
+}
+
+// checkEndpoint refuses an operation that no pool which serves the model offers or may
+// turn out to offer.
 func (ex *exchange) checkEndpoint() *rejection {
 	if ex.offered(ex.route.op) || ex.offeredInstead() {
 		return nil
+	}
+	for name, p := range ex.st.Pools {
+		if (p.Models == nil || slices.Contains(p.Models, ex.model.Name)) && ex.mayBeOffered(name) {
+			return nil
+		}
 	}
 	return endpointNotSupported()
 }
@@ -93,14 +112,28 @@ func (ex *exchange) checkEndpoint() *rejection {
 // narrow keeps those of the permitted pools that offer the operation, or serve it by
 // translation.
 func (ex *exchange) narrow(*fasthttp.RequestCtx) *rejection {
-	ex.pools = ex.offering(ex.decision.Pools, ex.route.op)
-	if rej := ex.widen(); rej != nil {
-		return rej
+	permitted := ex.decision.Pools
+	ex.pools = ex.offering(permitted, ex.route.op)
+	rej := ex.widen()
+	if rej == nil && len(ex.pools) == 0 && len(permitted) > 0 {
+		rej = endpointNotSupported()
 	}
-	if len(ex.pools) == 0 && len(ex.decision.Pools) > 0 {
-		return endpointNotSupported()
+	if rej != nil {
+		if ex.untold = slices.ContainsFunc(permitted, ex.mayBeOffered); !ex.untold {
+			return rej
+		}
+		ex.pools = permitted
 	}
 	return ex.mayGoOn(ex.pools)
+}
+
+// awaitOffers refuses for the moment what nobody can send anywhere before the workers
+// have said what they offer: when the gateway or they have just started.
+func (ex *exchange) awaitOffers(*fasthttp.RequestCtx) *rejection {
+	if !ex.untold {
+		return nil
+	}
+	return unavailable("the workers have not said yet whether they offer this endpoint; try again", 5*time.Second)
 }
 
 func endpointNotSupported() *rejection {

@@ -9,15 +9,93 @@ import (
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
 	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/policy"
+	"github.com/sluicegate/sluice/tenancy"
 )
 
 // saidOffers is what pools say that they offer; those that are missing say nothing.
 type saidOffers map[string]wire.Endpoints
 
 // PoolEndpoints implements Offers.
-func (o saidOffers) PoolEndpoints(pool string) (wire.Endpoints, bool) {
-	set, known := o[pool]
-	return set, known
+func (o saidOffers) PoolEndpoints(pool string) (set wire.Endpoints, known, awaited bool) {
+	set, known = o[pool]
+	return set, known, false
+}
+
+// awaitedOffers is what pools say of which those that are missing may yet say something.
+type awaitedOffers map[string]wire.Endpoints
+
+// PoolEndpoints implements Offers.
+func (o awaitedOffers) PoolEndpoints(pool string) (set wire.Endpoints, known, awaited bool) {
+	set, known = o[pool]
+	return set, known, !known
+}
+
+// TestEndpointsNotToldYet: what the workers may turn out to offer is no 404 before they
+// have said so, but a 503 that clients try again, once policies and limits have had their
+// say; nothing is charged and no worker is asked. What all engines have, or a pool that has
+// said so, is served meanwhile, messages by translation.
+func TestEndpointsNotToldYet(t *testing.T) {
+	worker := answering(t)
+	r := newRig(t, []string{worker.URL()}, withState(func(st *State) { st.Pools = map[string]Pool{"p": {Salted: wire.EndpointsOf(wire.Chat)}} }), withParts(func(p *Parts) {
+		p.Offers = awaitedOffers{}
+	}))
+	r.decider.set(func(ctx context.Context, in *policy.Input) *policy.Decision {
+		d := limited(ctx, in)
+		d.Limits = d.Limits[:1] // slots
+		return d
+	})
+	served, refused := 0, 0
+	for range 2 { // what the first had reserved is given back
+		for _, op := range operationCases(t) {
+			if op.op == wire.Messages {
+				continue // it is served by translation
+			}
+			resp, text := r.post(operationRoute(op.op).template, op.body("m", "hello")).Answer()
+			if op.op == wire.Chat || op.op == wire.Completion {
+				if resp.StatusCode != 200 {
+					t.Errorf("%s: got %d %s", op.op, resp.StatusCode, text)
+				}
+				worker.Next(t)
+				served++
+				continue
+			}
+			if resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "5" || !strings.Contains(text, `unavailable"`) {
+				t.Errorf("%s: got %d %s, Retry-After %q", op.op, resp.StatusCode, text, resp.Header.Get("Retry-After"))
+			}
+			refused++
+		}
+	}
+	// A body that has no translation may be one that the workers take as it is.
+	resp, text := r.post("/v1/messages", `{"model":"m","max_tokens":5,"thinking":{"type":"enabled","budget_tokens":1024},"messages":[{"role":"user","content":"x"}]}`).Answer()
+	if resp.StatusCode != 503 || !strings.Contains(text, `"unavailable"`) {
+		t.Errorf("got %d %s", resp.StatusCode, text)
+	}
+	refused++
+	r.idle()
+	rows := r.ledger.all()
+	if len(rows) != served+refused {
+		t.Errorf("the ledger has %d rows, want %d", len(rows), served+refused)
+	}
+	for _, row := range rows {
+		if row.Outcome == tenancy.OutcomeRejected {
+			if refused--; row.InputTokens != 0 || row.Worker != "" {
+				t.Errorf("row %+v", row)
+			}
+		}
+	}
+	if refused != 0 {
+		t.Errorf("%d refusals are not in the books", refused)
+	}
+
+	r.decider.set(func(_ context.Context, in *policy.Input) *policy.Decision {
+		return &policy.Decision{Status: 403, Message: "no", Reason: policy.Forbidden}
+	})
+	resp, text = r.post("/v1/embeddings", `{"model":"m","input":"x"}`).Answer()
+	wantError(t, resp, text, 403, "policy_denied")
+	r.idle()
+	if n := len(worker.Seen()); n != served {
+		t.Errorf("the worker got %d requests, want %d", n, served)
+	}
 }
 
 // TestEndpoints: an operation goes to a pool that offers it, by the configuration's word

@@ -88,6 +88,7 @@ type exchange struct {
 	mutation        wire.Mutation   // what the decision changes in the body
 	sent            []byte          // what goes to workers that have the route
 	native          []string        // the pools of workers that have it, if there is a translation
+	untold          bool            // no permitted pool has the route yet, but one may say so
 	translation     *translation
 	translating     bool // the present attempt is of the translation
 	tokens          Tokens

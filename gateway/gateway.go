@@ -354,6 +354,7 @@ func (g *Gateway) infer(ctx *fasthttp.RequestCtx, ex *exchange) {
 		(*exchange).decide,
 		(*exchange).narrow,
 		(*exchange).reserve,
+		(*exchange).awaitOffers,
 		(*exchange).prepareRoute,
 		(*exchange).forward,
 	} {

@@ -63,18 +63,17 @@ type offers struct{ checker *discovery.Checker }
 
 // PoolEndpoints implements gateway.Offers. The checker's paths are those of
 // gateway.Endpoints, in their order.
-func (o offers) PoolEndpoints(pool string) (wire.Endpoints, bool) {
-	paths, known := o.checker.Offered(pool)
+func (o offers) PoolEndpoints(pool string) (set wire.Endpoints, known, awaited bool) {
+	paths, known, awaited := o.checker.Offered(pool)
 	if !known {
-		return 0, false
+		return 0, false, awaited
 	}
-	var set wire.Endpoints
 	for i, e := range offerable {
 		if paths.Has(i) {
 			set |= wire.EndpointsOf(e.Operation)
 		}
 	}
-	return set, true
+	return set, true, false
 }
 
 // offerable is gateway.Endpoints, which does not change.

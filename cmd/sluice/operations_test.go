@@ -39,7 +39,7 @@ func TestOperationsEndToEnd(t *testing.T) {
 	})
 	for _, pool := range []string{"general", "vectors"} {
 		soon(t, "pool "+pool+" to say what it offers", stackPatience, func() bool {
-			_, known := a.checker.Offered(pool)
+			_, known, _ := a.checker.Offered(pool)
 			return known
 		})
 	}

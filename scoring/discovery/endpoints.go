@@ -24,30 +24,32 @@ type PathSet uint32
 func (s PathSet) Has(i int) bool { return s&(1<<i) != 0 }
 
 // Offered returns which of Config.Paths every ready worker of a pool has a POST route
-// for, or every worker where none is ready. It is false if one of them has not said, or
-// there is none.
-func (c *Checker) Offered(pool string) (PathSet, bool) {
+// for, or every worker where none is ready. It is not known if one of them has not said,
+// or there is none; awaited says that one may still, as it was not asked yet or has not
+// answered.
+func (c *Checker) Offered(pool string) (paths PathSet, known, awaited bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	ready, all := ^uint32(0), ^uint32(0)
 	anyReady, any := false, false
+	readyAwaited, allAwaited := false, false
 	for _, m := range c.members {
 		if m.w.Pool != pool {
 			continue
 		}
 		offers := m.offers.Load()
-		all, any = all&offers, true
+		all, any, allAwaited = all&offers, true, allAwaited || !m.asked.Load()
 		if m.ready.Load() {
-			ready, anyReady = ready&offers, true
+			ready, anyReady, readyAwaited = ready&offers, true, readyAwaited || !m.asked.Load()
 		}
 	}
 	if anyReady {
-		all = ready
+		all, allAwaited = ready, readyAwaited
 	}
 	if !any || all&pathsKnown == 0 {
-		return 0, false
+		return 0, false, !any || allAwaited
 	}
-	return PathSet(all &^ pathsKnown), true
+	return PathSet(all &^ pathsKnown), true, false
 }
 
 // learnPaths asks a worker for the description of its routes, once for each version
@@ -67,7 +69,11 @@ func (m *member) learnPaths(ctx context.Context) bool {
 	body, err := m.api.get(ctx, "/openapi.json", maxDescription)
 	if err != nil && isTransport(err) {
 		m.pathTries++
-		return m.pathTries%maxPathTries == 0
+		enough := m.pathTries%maxPathTries == 0
+		if enough {
+			m.asked.Store(true)
+		}
+		return enough
 	}
 	var offers uint32
 	if err == nil {
@@ -75,6 +81,7 @@ func (m *member) learnPaths(ctx context.Context) bool {
 	}
 	m.described, m.pathTries = version, 0
 	m.setOffers(offers)
+	m.asked.Store(true)
 	return true
 }
 

@@ -41,9 +41,13 @@ func TestOffered(t *testing.T) {
 				}
 			})
 		}
+		wait := false // whether what is not known may still become known
 		want := func(pool string, known bool, set ...bool) {
 			t.Helper()
-			got, ok := p.c.Offered(pool)
+			got, ok, awaited := p.c.Offered(pool)
+			if awaited != (wait && !known) {
+				t.Errorf("pool %s is awaited %t, want %t", pool, awaited, wait)
+			}
 			if ok != known {
 				t.Errorf("pool %s is known %t, want %t", pool, ok, known)
 			}
@@ -55,11 +59,13 @@ func TestOffered(t *testing.T) {
 		}
 		describe(w1, "/v1/chat/completions", "/v1/responses")
 		describe(w2, "/v1/chat/completions", "/v1/embeddings", "/v1/responses")
+		wait = true
 		want("p", false)
 		p.feed.list(w1, w2)
 		p.states("w1=ready", "w2=ready")
 		want("p", true, true, false, true)
 		want("none", false)
+		wait = false
 
 		// The same version is not asked again; another one is, at the next look.
 		describe(w1, "/v1/chat/completions")
@@ -98,5 +104,15 @@ func TestOffered(t *testing.T) {
 		p.engine(w1.URL).set(func(e *engine) { e.status["/health"] = http.StatusServiceUnavailable })
 		pass(20 * time.Second)
 		want("p", true, true, true, true)
+
+		// One that comes back is asked anew, and what it hangs over is given up.
+		p.engine(w2.URL).set(func(e *engine) { e.status["/health"] = http.StatusServiceUnavailable })
+		pass(20 * time.Second)
+		wait = true
+		want("p", false)
+		p.engine(w2.URL).set(func(e *engine) { delete(e.status, "/health"); e.hang["/openapi.json"] = true })
+		pass(66 * time.Second)
+		wait = false
+		want("p", false)
 	})
 }

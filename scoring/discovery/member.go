@@ -43,6 +43,7 @@ type member struct {
 	trouble atomic.Bool   // a request that goes well changes something
 	ready   atomic.Bool   // as last told to the fleet
 	offers  atomic.Uint32 // a PathSet with pathsKnown, or 0
+	asked   atomic.Bool   // offers is all that this process of the worker says about it
 
 	mu       sync.Mutex // protects health, status and what follows
 	health   health
@@ -201,6 +202,7 @@ func (m *member) drop() {
 	m.announce(nil)
 	m.setAdapters(nil)
 	m.setOffers(0)
+	m.asked.Store(false)
 	for _, r := range ranks {
 		m.c.fleet.ClearView(m.id, r)
 	}
