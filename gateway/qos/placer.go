@@ -8,9 +8,9 @@ type Placer interface {
 	// Begin says that a pump begins: nothing is held for any worker.
 	Begin()
 	// Wait returns the least predicted wait among the pool's workers that may take
-	// work now. An idle worker's is 0. If no worker may take work it is Unbounded.
-	// Where it is over bound, look is the earliest time at which it can have fallen
-	// to bound by itself (zero: only an event changes it).
+	// work now; an idle worker's is 0. If no worker may take work it is Unbounded.
+	// Where it is over bound, look is the earliest time at which it can be within it
+	// by itself (zero: only an event changes it).
 	Wait(now time.Time, pool PoolID, bound time.Duration) (wait time.Duration, look time.Time)
 	// Place chooses the best worker for e among all its pools' and commits e to it
 	// if that worker is in terms.Pool and open by the terms. It does not take the
@@ -56,8 +56,7 @@ type Keep struct {
 type Placement struct {
 	// Pool is the best worker's, whether it was open or not.
 	Pool PoolID
-	// Work is what the entry truly costs there, as Entry.Work counts it; if 0,
-	// Entry.Work is charged.
+	// Work is what the entry truly costs there, as Entry.Work counts it; 0: as that.
 	Work int64
 	// Look is the earliest time at which that worker can have become open by
 	// itself; zero: only an event changes it.
