@@ -14,6 +14,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/sluicegate/sluice/gateway/qos"
 	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/tenancy"
 )
@@ -92,6 +93,9 @@ type Pool struct {
 	// cache_salt. The policies know which of its own operations a request may go to
 	// the pool for; this is for those that stand in for them.
 	Salted wire.Endpoints
+	// PriorityScheduling says that its engines schedule by the priority of requests, so
+	// that they are sent that of their class.
+	PriorityScheduling bool
 }
 
 // State is one generation of what reloads together: the policies and all that
@@ -120,6 +124,9 @@ type State struct {
 	LabelClaim string
 	// CacheKey keys the salts of cache isolation; 32 bytes or more.
 	CacheKey []byte
+	// Queue is how requests wait for workers. Its classes are those that policies may
+	// name, in their order.
+	Queue qos.Config
 	// Generation counts the loads, from 1; for logs and debug pages.
 	Generation uint64
 }

@@ -217,6 +217,22 @@ type Summary struct {
 	TextBytes    int
 	PlainText    bool
 	LedgerFailed bool
+	// Queued says that the request came as far as asking for a worker, whether it had
+	// to wait or not. QueueWait is how long it waited, all its turns together.
+	Queued    bool
+	QueueWait time.Duration
+	// QueueForecast is the time from its arrival to its first token that was predicted
+	// when it came to the queue; zero if nobody waited then.
+	QueueForecast time.Duration
+	// QueueRefused is why it got no worker, of QueueReasons; empty if it got one, or
+	// was still waiting when it ended.
+	QueueRefused string
+	// TTFTTarget is the time to first token, from its arrival, that its policies or
+	// its class promise.
+	TTFTTarget time.Duration
+	// InferredTTFT is the time from its arrival to the first token of an answer in one
+	// piece, as far as that can be inferred; zero if not. That of a stream is Row.TTFT.
+	InferredTTFT time.Duration
 }
 
 // Attempt is one request sent, or meant to be sent, to one worker.

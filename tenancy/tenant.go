@@ -18,6 +18,9 @@ type Tenant struct {
 	// Models are globs of the models the tenant may use, in the syntax of
 	// path.Match. Empty means all.
 	Models []string
+	// Weight is the tenant's part of what its class gets where work waits, against
+	// that of other tenants; 0 counts as 1.
+	Weight float64
 	// Disabled refuses every request with 403; credentials still identify.
 	Disabled bool
 	// Expose opts in to response headers that tell about the inside.

@@ -1,0 +1,59 @@
+package gateway
+
+import (
+	"time"
+
+	"github.com/sluicegate/sluice/gateway/qos"
+)
+
+// Reasons for which a request gets no worker beside those of the queue.
+const (
+	refusedNoWorker = "no_worker" // none of the pools that it may go to has a ready one
+	refusedDraining = "draining"  // the gateway is shutting down
+)
+
+// QueueReasons returns every reason that Summary.QueueRefused can give.
+func QueueReasons() []string {
+	list := []string{refusedNoWorker, refusedDraining}
+	for r := qos.ReasonNone + 1; r < qos.NumReasons; r++ {
+		list = append(list, r.String())
+	}
+	return list
+}
+
+// QueueState is what the queue of requests holds and has done, for metrics and debug
+// pages.
+type QueueState struct {
+	// Config is the one in force.
+	Config qos.Config
+	qos.Stats
+	// Flows are the tenants that wait, those with most work first, at most
+	// MaxQueueFlows.
+	Flows []qos.FlowStats
+	// LateWakeups counts requests that got a worker only since the queue looks again
+	// after a while: nothing had told of the room. It should stay 0.
+	LateWakeups int64
+	// Refused are the latest refusals, the last one first, at most MaxQueueRefusals.
+	Refused []QueueRefusal
+}
+
+// How much of the queue a QueueState tells.
+const (
+	MaxQueueFlows    = 50
+	MaxQueueRefusals = 100
+)
+
+// QueueRefusal is one request that the queue has refused.
+type QueueRefusal struct {
+	At                       time.Time
+	RequestID, Tenant, Class string
+	Reason                   qos.Reason
+	// Pools are those that it could have gone to.
+	Pools []string
+	// Work is what it was expected to cost, in tokens.
+	Work int64
+	// Waited is how long it had waited, Forecast when its first token was predicted,
+	// from its arrival, MaxWait the most that it may be, and RetryAfter what the client
+	// was told.
+	Waited, Forecast, MaxWait, RetryAfter time.Duration
+}
