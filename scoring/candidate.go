@@ -25,14 +25,19 @@ type candidate struct {
 
 	// The prediction, in tokens, sequences and seconds; see Fleet.predict. raw
 	// is the median, of which fixed is not learned; base and prefill are parts.
-	// foreign are the requests of other senders in the worker's hands.
+	// foreign are the requests of other senders in the worker's hands. line is what
+	// ahead, running and fixed come from.
 	ahead, running float64
 	foreign        float64
 	x              vector
+	line           line
 	speed          float64
 	fixed, raw     float64
-	base, prefill  float64
-	p90            float64
+	// full is the longest of the waits that are not for what is computed there, held
+	// the time that work set aside for the worker takes, in seconds.
+	full, held    float64
+	base, prefill float64
+	p90           float64
 	// bound is the rate at which requests come to the worker for what it holds.
 	bound float64
 	// delay is what the request costs others on this worker, in seconds; see
@@ -50,7 +55,7 @@ const (
 )
 
 // cost is what the choice minimises, in seconds.
-func (c *candidate) cost() float64 { return c.raw + c.delay }
+func (c *candidate) cost() float64 { return c.raw + c.delay + c.held }
 
 // temper takes out of each prediction by how much the worker seems faster or
 // slower than the pool's other candidates as far as that is no more than the
@@ -98,6 +103,7 @@ type keyChain struct {
 	size        int
 	model, lora string
 	keys        []Key
+	hashed      bool // keys are there
 }
 
 // scratch is the memory of one pick, reused by the next.
@@ -114,13 +120,15 @@ type scratch struct {
 	free float64
 	// trials says that workers on trial are the only candidates.
 	trials bool
+	// spared counts the workers left out for having just become ready.
+	spared int
 }
 
-// reset empties s and keeps its memory.
+// reset empties s, but for its chains, and keeps its memory.
 func (s *scratch) reset() {
 	clear(s.candidates) // releases the workers of the last pick
 	clear(s.views)
-	s.candidates, s.views, s.chains, s.trials = s.candidates[:0], s.views[:0], s.chains[:0], false
+	s.candidates, s.views, s.trials, s.spared = s.candidates[:0], s.views[:0], false, 0
 }
 
 // add makes a worker a candidate. It requires that the fleet's mu is held.
@@ -149,7 +157,7 @@ func (s *scratch) chainFor(size int, model, lora string) int {
 		s.chains = append(s.chains, keyChain{})
 	}
 	c := &s.chains[n]
-	c.size, c.model, c.lora, c.keys = size, model, lora, c.keys[:0]
+	*c = keyChain{size: size, model: model, lora: lora, keys: c.keys[:0]}
 	return n
 }
 
@@ -184,12 +192,15 @@ func (s *scratch) bound(c *candidate, prompt int) float64 {
 	return float64(max(0, c.cached-other)) / float64(max(1, prompt))
 }
 
-// match hashes the prompt once for each chain and finds how far each candidate
-// matches it.
+// match hashes the prompt once for each chain, if that is not done yet, and finds how
+// far each candidate matches it.
 func (s *scratch) match(x *index, req *Request) {
 	for i := range s.chains {
 		chain := &s.chains[i]
-		chain.keys = AppendKeys(chain.keys, Root(chain.model, chain.lora, req.Salt), req.Tokens, chain.size)
+		if !chain.hashed {
+			chain.keys = AppendKeys(chain.keys, Root(chain.model, chain.lora, req.Salt), req.Tokens, chain.size)
+			chain.hashed = true
+		}
 		clear(s.walk.cols)
 		for j := range s.candidates {
 			if c := &s.candidates[j]; c.chain == i {

@@ -26,8 +26,8 @@ var ErrNotReady = errors.New("no worker that serves the model is ready")
 type Fleet struct {
 	cfg Config
 	idx index
-	// scratch holds *scratch.
-	scratch sync.Pool
+	// scratch holds *scratch, prepared *Prepared.
+	scratch, prepared sync.Pool
 	// room is who is told of room; see OnRoom.
 	room atomic.Pointer[func(pool string)]
 
@@ -64,6 +64,7 @@ func NewFleet(cfg Config) *Fleet {
 		more: make(map[expected]int),
 	}
 	f.scratch.New = func() any { return new(scratch) }
+	f.prepared.New = func() any { return new(Prepared) }
 	return f
 }
 
@@ -84,11 +85,7 @@ func (f *Fleet) Add(now time.Time, spec WorkerSpec) (WorkerID, error) {
 			return 0, fmt.Errorf("cannot add worker %q: the name is taken by worker %d", spec.Name, w.id)
 		}
 	}
-	p := f.pools[spec.Pool]
-	if p == nil {
-		p = newPool(f.cfg.Prior.vector())
-		f.pools[spec.Pool] = p
-	}
+	p := f.pool(spec.Pool)
 	f.lastID++
 	spec.Models = slices.Clone(spec.Models)
 	spec.Adapters = slices.Clone(spec.Adapters)

@@ -5,31 +5,50 @@ import (
 	"time"
 )
 
+// Unbounded is a bound that every wait is within.
+const Unbounded = time.Duration(math.MaxInt64)
+
+// staleMatch is how old what Prepare found out may be at the first offer.
+const staleMatch = 20 * time.Millisecond
+
 // Prepared is a request on its way to a worker, whether it is given one at once or
 // waits for one. It holds no load. Make it with [Fleet.Prepare], offer it as often
 // as it takes, also after an attempt that failed, and give it back with Release. It
 // must not be used by two goroutines at a time.
+//
+// Its luck in what is left to chance (whether it is spared a worker that has just
+// become ready) is drawn once, so that offering it again does not change it.
 type Prepared struct {
 	fleet *Fleet
 	req   *Request
+	// chains are the prompt's keys, kept from one offer to the next; s has them
+	// while it has matched them for the offer to come, as of at.
+	chains []keyChain
+	s      *scratch
+	at     time.Time
+	// luck is what chance is derived from, once it is drawn.
+	luck    uint64
+	drawn   bool
+	counted bool // that nobody could take it
 }
 
-// Unbounded is a bound that every wait is within.
-const Unbounded = time.Duration(math.MaxInt64)
-
-// Terms are the conditions of an offer.
+// Terms are the conditions of an offer. The zero value permits a worker that has
+// nothing else to do.
 type Terms struct {
-	// Bound is up to which wait a worker is open. A worker without work is open
-	// whatever it is predicted to be.
-	Bound time.Duration
-	// Pool is the one that the request may go to now; empty is any. The best worker
-	// is looked for in all its pools whatever it is: where that is in another one,
-	// the offer is not taken.
+	// Pool is the one pool whose workers may take the request now, although those of
+	// others are candidates; empty is any.
 	Pool string
-	// KeepRequests and KeepTokens are what the worker must have left after the
-	// request: free sequences, and room in its KV cache. Zero is nothing.
-	KeepRequests, KeepTokens float64
+	// Bound is up to which wait a worker may take it; see [Fleet.Offer].
+	Bound time.Duration
+	// Keep is what must stay free after it.
+	Keep Keep
+	// Held is what is set aside for workers; nil is nothing.
+	Held *Held
 }
+
+// Keep is room to be left free in a pool: for so many sequences, and so many tokens
+// of KV cache. Each of the pool's ready workers has its even part.
+type Keep struct{ Requests, Tokens float64 }
 
 // Refusal is why an offer was not taken: what the request would have met at the
 // worker that is the best for it.
@@ -40,18 +59,20 @@ type Refusal struct {
 	Pool string
 	// Work is the prompt tokens that Best would have to compute.
 	Work int
+	// Open says that Best is open by the terms, but in another pool than they name.
+	Open bool
 	// Wait is how long the request would wait at Best for what is there already, TTFT
 	// the whole time to its first token, Wait included. Both are medians.
 	Wait, TTFT time.Duration
-	// Look is the earliest time at which a worker can be within the bound without
-	// anything being reported to the fleet; zero if that is not to be expected.
+	// Look is the earliest time at which the offer can be taken without anything
+	// being reported to the fleet; zero if that is not to be expected.
 	Look time.Time
 }
 
-// Held is work that was set aside for workers: requests that wait for a worker and
-// come before the one to be offered. It counts in the cost of these workers, as it
-// will be there before the request, and not against the bound. The zero value holds
-// nothing; a nil *Held may be read.
+// Held is work that was set aside for workers: of requests that wait for a worker
+// and come before the one to be offered. It counts in the cost of these workers, as
+// it will be there before the request, and not against the bound. The zero value
+// holds nothing; a nil *Held may be read.
 type Held struct {
 	workers []WorkerID
 	tokens  []int
@@ -72,75 +93,89 @@ func (h *Held) Add(id WorkerID, tokens int) {
 func (h *Held) Reset() { h.workers, h.tokens = h.workers[:0], h.tokens[:0] }
 
 // Prepare does what can be done for a request before it is offered: it finds out
-// whether anybody could take it, and hashes its prompt. req is read by each offer,
-// so it stays as it is until Release, but for Exclude. The error is [ErrNoWorker] or
-// [ErrNotReady].
+// who could take it, hashes its prompt and looks it up. req is read by each offer, so
+// it must stay as it is until Release, but that Exclude and Priority may be changed
+// between offers. now must be fresh. The error is [ErrNoWorker] or [ErrNotReady].
 func (f *Fleet) Prepare(now time.Time, req *Request) (*Prepared, error) {
-	s := f.scratch.Get().(*scratch)
-	defer f.scratch.Put(s)
-	if err := f.gather(now, req, s); err != nil {
+	p := f.prepared.Get().(*Prepared)
+	p.fleet, p.req = f, req
+	if err := f.match(now, p, false); err != nil {
+		p.Release()
 		return nil, err
 	}
-	return &Prepared{fleet: f, req: req}, nil
+	return p, nil
 }
 
 // Release gives p's memory back. p must not be used from then on.
-func (p *Prepared) Release() { p.fleet, p.req = nil, nil }
+func (p *Prepared) Release() {
+	f := p.fleet
+	p.unmatch()
+	*p = Prepared{chains: p.chains[:0]}
+	f.prepared.Put(p)
+}
+
+// match gathers the candidates and looks the prompt up, for the next offer. all
+// leaves nobody out for having just become ready.
+func (f *Fleet) match(now time.Time, p *Prepared, all bool) error {
+	if p.s == nil {
+		p.s = f.scratch.Get().(*scratch)
+		p.s.chains, p.chains = p.chains, nil
+	}
+	p.at = now
+	if err := f.gather(now, p, all); err != nil {
+		p.unmatch()
+		return err
+	}
+	// Hashing and looking up a long prompt takes longer than all the rest, so it is
+	// done without the lock.
+	p.s.match(&f.idx, p.req)
+	return nil
+}
+
+// unmatch gives the scratch memory back and keeps the keys.
+func (p *Prepared) unmatch() {
+	if p.s == nil {
+		return
+	}
+	p.chains, p.s.chains = p.s.chains, nil
+	p.fleet.scratch.Put(p.s)
+	p.s = nil
+}
 
 // Offer gives the request to the worker with the least cost, as [Fleet.Pick] does,
-// if that is open by the terms. Otherwise nothing is
-// counted anywhere, the reservation is nil, and the refusal says what there was; it
-// does not go to another worker that happens to be free. now must be fresh. The error is [ErrNoWorker] or
-// [ErrNotReady].
-func (f *Fleet) Offer(now time.Time, p *Prepared, terms Terms, held *Held) (*Reservation, Refusal, error) {
-	r, err := f.Pick(now, p.req)
-	if err != nil {
-		return nil, Refusal{}, err
-	}
-	f.mu.Lock()
-	wait := f.waitAt(now, r.worker, r)
-	f.mu.Unlock()
-	if wait > terms.Bound || terms.Pool != "" && terms.Pool != r.info.Pool {
-		r.Done(now, NotSent)
-		return nil, Refusal{
-			Best: r.info.ID, Pool: r.info.Pool, Work: r.work, Wait: wait, TTFT: r.predicted, Look: now.Add(max(0, wait-terms.Bound)),
-		}, nil
-	}
-	return r, Refusal{}, nil
+// if that worker is open by the terms. Otherwise nothing is counted anywhere, the
+// reservation is nil and the refusal says what there was: the request does not go to
+// another worker that happens to be open. now must be fresh. The error is
+// [ErrNoWorker] or [ErrNotReady].
+//
+// A worker is open while a request waits there, for what is there already, no longer
+// than the terms' Bound, or than one step of the engine takes, so that a step can't
+// close it; and while it keeps what is to be kept free. One that has nothing to do is
+// always open, unless it said itself that it has no room; see [Fleet.Saturated].
+//
+// Workers that are spared because they have just become ready are candidates, too,
+// where none of the others is open to the request.
+func (f *Fleet) Offer(now time.Time, p *Prepared, terms Terms) (*Reservation, Refusal, error) {
+	return f.offer(now, p, &terms)
 }
 
-// Wait returns the least time that a request would wait for what is there already
-// at a worker of the pool that serves the model and may take work; [Unbounded] if
-// there is none. Where that is over bound, look is the earliest time at which it can
-// be within it without anything being reported to the fleet; zero if that is not to
-// be expected. With model empty every worker of the pool counts.
-func (f *Fleet) Wait(now time.Time, pool, model string, bound time.Duration) (wait time.Duration, look time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	wait = Unbounded
-	for _, w := range f.workers {
-		if w.spec.Pool != pool || !w.ready || w.busyTrial() || model != "" && !w.serves(model) {
-			continue
+func (f *Fleet) offer(now time.Time, p *Prepared, terms *Terms) (*Reservation, Refusal, error) {
+	defer p.unmatch()
+	all := false
+	for {
+		if p.s == nil || all || now.Sub(p.at) > staleMatch {
+			if err := f.match(now, p, all); err != nil {
+				return nil, Refusal{}, err
+			}
 		}
-		if is := f.waitAt(now, w, nil); is < wait {
-			wait = is
+		r, no := f.reserve(now, p, terms)
+		switch {
+		case r != nil || no.Best != 0 && p.s.spared == 0:
+			return r, no, nil
+		case no.Best != 0:
+			all = true
+		default: // all of them left while the lock was not held
+			p.unmatch()
 		}
 	}
-	if wait > bound && wait < Unbounded {
-		look = now.Add(wait - bound)
-	}
-	return wait, look
-}
-
-// waitAt is the wait at one worker, without the request r that is the last there. It
-// requires that f.mu is held.
-func (f *Fleet) waitAt(now time.Time, w *worker, r *Reservation) time.Duration {
-	w.advance(now)
-	speed := w.predictor.speed(now, f.cfg.IdleHalfLife)
-	perToken, perPair := w.predictor.costs(speed)
-	tokens, pairs := w.ahead(now, speed*w.predictor.coef[termBase], perToken, perPair, f.cfg.BatchTokens, w.engines())
-	if r != nil {
-		tokens, pairs = max(0, tokens-float64(r.work)), max(0, pairs-r.pairs)
-	}
-	return seconds(max(perToken*tokens+perPair*pairs, w.saturation.left(now)))
 }

@@ -21,7 +21,7 @@ func TestOfferHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Release()
-	r, why, err := f.Offer(epoch, p, Terms{Bound: 100*time.Millisecond}, nil)
+	r, why, err := f.Offer(epoch, p, Terms{Bound: 100 * time.Millisecond})
 	if r != nil || err != nil {
 		t.Fatalf("an offer within 100 ms is taken: %v, %v", r, err)
 	}
@@ -35,7 +35,7 @@ func TestOfferHolds(t *testing.T) {
 		t.Errorf("the wait is %v beside an idle worker", wait)
 	}
 	first.Done(epoch, Completed)
-	if r, _, err = f.Offer(epoch, p, Terms{Bound: 0}, nil); r == nil || err != nil || r.Worker().ID != ids[0] {
+	if r, _, err = f.Offer(epoch, p, Terms{}); r == nil || err != nil || r.Worker().ID != ids[0] {
 		t.Fatalf("the idle worker does not take the offer: %v, %v", r, err)
 	}
 	r.Done(epoch, Completed)

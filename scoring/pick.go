@@ -28,6 +28,9 @@ type Request struct {
 	// Done is called the prefill counts as over once its predicted time is. What
 	// is learned from it is worked out at its end; see [Reservation.Output].
 	Unary bool
+	// Priority is what the engine is told where its pool goes by it; less is earlier.
+	// See [Fleet.SetPriorities].
+	Priority int64
 	// Only is the one worker that will do; zero is any.
 	Only WorkerID
 	// Exclude are the workers that already failed this request.
@@ -51,19 +54,13 @@ const (
 // critical section. now must be fresh. The error is [ErrNoWorker] or
 // [ErrNotReady]. The caller must call Done on the reservation.
 func (f *Fleet) Pick(now time.Time, req *Request) (*Reservation, error) {
-	s := f.scratch.Get().(*scratch)
-	defer f.scratch.Put(s)
-	for {
-		if err := f.gather(now, req, s); err != nil {
-			return nil, err
-		}
-		// Hashing and looking up a long prompt takes longer than all the rest,
-		// so it is done without the lock.
-		s.match(&f.idx, req)
-		if r := f.reserve(now, req, s); r != nil {
-			return r, nil
-		}
+	p, err := f.Prepare(now, req)
+	if err != nil {
+		return nil, err
 	}
+	defer p.Release()
+	r, _, err := f.Offer(now, p, Terms{Bound: Unbounded})
+	return r, err
 }
 
 // permits reports whether the request may go to the worker, ready or not.
@@ -72,8 +69,9 @@ func (r *Request) permits(w *worker) bool {
 }
 
 // gather finds the eligible workers, their views and the chains these are
-// matched with.
-func (f *Fleet) gather(now time.Time, req *Request, s *scratch) error {
+// matched with. all spares nobody.
+func (f *Fleet) gather(now time.Time, p *Prepared, all bool) error {
+	req, s := p.req, p.s
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.reset()
@@ -90,19 +88,14 @@ func (f *Fleet) gather(now time.Time, req *Request, s *scratch) error {
 			}
 		}
 	}
-	if warm > 0 && warm < len(s.candidates) {
-		f.holdBack(now, s, warm)
+	if warm > 0 && warm < len(s.candidates) && !all {
+		f.holdBack(now, p, warm)
 	}
 	if len(s.candidates) == 0 && serving {
 		f.addTrials(req, s)
 	}
 	if len(s.candidates) == 0 {
-		if serving {
-			f.stats.NotReady++
-			return ErrNotReady
-		}
-		f.stats.NoWorker++
-		return ErrNoWorker
+		return f.nobody(p, serving)
 	}
 	s.walk.reset(len(f.idx.taken))
 	f.soon.expire(now)
@@ -110,12 +103,32 @@ func (f *Fleet) gather(now time.Time, req *Request, s *scratch) error {
 	return nil
 }
 
+// nobody counts a request that nobody can take, once. It requires that f.mu is held.
+func (f *Fleet) nobody(p *Prepared, serving bool) error {
+	first := !p.counted
+	p.counted = true
+	if serving {
+		if first {
+			f.stats.NotReady++
+		}
+		return ErrNotReady
+	}
+	if first {
+		f.stats.NoWorker++
+	}
+	return ErrNoWorker
+}
+
 // holdBack takes workers that have just become ready out of most picks, at
 // first out of nine in ten, then less and less. Where few are warm, these get at
 // most about twice their even part meanwhile: a fleet that grows at once must not
 // send all to the few it had. It requires that f.mu is held and that warm other
 // candidates are left.
-func (f *Fleet) holdBack(now time.Time, s *scratch, warm int) {
+func (f *Fleet) holdBack(now time.Time, p *Prepared, warm int) {
+	s := p.s
+	if !p.drawn {
+		p.luck, p.drawn = f.rng.Uint64(), true
+	}
 	all := float64(len(s.candidates))
 	least := max(leastShare, (all/2-float64(warm))/(all-float64(warm)))
 	s.candidates = slices.DeleteFunc(s.candidates, func(c candidate) bool {
@@ -124,25 +137,55 @@ func (f *Fleet) holdBack(now time.Time, s *scratch, warm int) {
 			return false
 		}
 		share := max(least, now.Sub(w.readySince).Seconds()/f.cfg.SlowStart.Seconds())
-		return f.rng.Float64() >= share
+		return chance(p.luck, w.id) >= share
 	})
+	s.spared = int(all) - len(s.candidates)
 }
 
-// reserve chooses among the candidates and counts the load. It returns nil when
-// all of them left while the lock was not held.
-func (f *Fleet) reserve(now time.Time, req *Request, s *scratch) *Reservation {
+// chance is a number in [0, 1) that is drawn for a request, by its luck, and a worker.
+// It mixes as SplitMix64 does (G. Steele and others, OOPSLA 2014).
+func chance(luck uint64, id WorkerID) float64 {
+	x := luck + uint64(id)*0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return float64((x^x>>31)>>11) / (1 << 53)
+}
+
+// reserve chooses among the candidates and, if the one it chooses is open, counts the
+// load. The refusal names no worker when all of them left while the lock was not held.
+func (f *Fleet) reserve(now time.Time, p *Prepared, terms *Terms) (*Reservation, Refusal) {
+	req, s := p.req, p.s
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.candidates = slices.DeleteFunc(s.candidates, func(c candidate) bool {
 		return c.worker.removed || !c.worker.ready || !s.trials && c.worker.busyTrial()
 	})
 	if len(s.candidates) == 0 {
-		return nil
+		return nil, Refusal{}
 	}
 	if f.soon.added != s.expected {
 		s.rematch(&f.idx)
 	}
 	s.measure(req, &f.cfg)
+	f.weigh(now, req, s, terms.Held)
+	var c *candidate
+	why := ReasonStrategy
+	if by := f.cfg.Strategy; by == StrategyTTFT {
+		c, why = f.choose(s)
+	} else {
+		c = f.chooseBy(s, by)
+	}
+	open, wait := f.open(now, p, c, terms)
+	if !open || terms.Pool != "" && c.worker.spec.Pool != terms.Pool {
+		return nil, f.refuse(now, p, c, wait, open, terms)
+	}
+	r := f.count(now, req, s, c)
+	f.keep(req, s, r, why)
+	return r, Refusal{}
+}
+
+// weigh predicts what each candidate comes to. It requires that f.mu is held.
+func (f *Fleet) weigh(now time.Time, req *Request, s *scratch, held *Held) {
 	s.free = 0
 	var latest time.Time // when one of the candidates' pools last learned
 	for i := range s.candidates {
@@ -160,53 +203,33 @@ func (f *Fleet) reserve(now time.Time, req *Request, s *scratch) *Reservation {
 	}
 	s.temper()
 	for i := range s.candidates {
-		s.candidates[i].conclude(s.free)
+		c := &s.candidates[i]
+		c.conclude(s.free)
+		c.held = c.line.perToken * float64(held.of(c.worker.id)) / float64(c.worker.engines())
 	}
-	var c *candidate
-	why := ReasonStrategy
-	if by := f.cfg.Strategy; by == StrategyTTFT {
-		c, why = f.choose(s)
-	} else {
-		c = f.chooseBy(s, by)
-	}
-	r := f.count(now, req, s, c)
-	f.keep(req, s, r, why)
-	return r
 }
 
 // predict finds what a candidate's prediction is made of; see candidate.conclude.
 // It requires that f.mu is held.
 func (f *Fleet) predict(now time.Time, req *Request, s *scratch, c *candidate) {
 	w := c.worker
-	w.advance(now)
-	w.predictor.relax(now, f.cfg.IdleHalfLife)
-	speed := w.predictor.speed(now, f.cfg.IdleHalfLife)
-	coef := w.predictor.coef
-
-	waiting, others := w.others(now, f.cfg.LoadStale)
-	perToken, perPair := w.predictor.costs(speed)
-	own, pairs := w.ahead(now, speed*coef[termBase], perToken, perPair, f.cfg.BatchTokens, w.engines())
-	mean := w.meanTokens
-	if mean == 0 {
-		mean = float64(c.work) // nothing is known of what comes here
-	}
-	engines := float64(w.engines())
-	c.ahead = own + waiting*mean/engines
-	c.running = (float64(w.running) + others) / engines
-	pairs += waiting * attentionPairs(mean, 0) / engines
+	l := f.line(now, w, req.Priority, float64(c.work))
+	c.line = l
+	c.ahead = l.ahead
+	c.running = (float64(w.running) + l.others) / float64(w.engines())
 	steps := 1 + (c.ahead+float64(c.work))/float64(f.cfg.BatchTokens)
 	c.x = vector{
 		termBase:   1,
 		termTokens: (c.ahead + float64(c.work)) / 1000,
 		termSeqs:   c.running * steps,
-		termPairs:  pairs + c.pairs,
+		termPairs:  l.pairs + c.pairs,
 	}
-	c.fixed = max(w.slotWait(waiting+others, w.slots(f.cfg.MaxSeqs)),
-		w.spaceWait(now, f.cfg.LoadStale, s.keys(c), s.size(c), req.prompt(), others))
-	c.fixed = max(c.fixed, w.saturation.left(now))
+	c.full = max(l.slot,
+		w.spaceWait(now, f.cfg.LoadStale, s.keys(c), s.size(c), req.prompt(), l.others),
+		w.saturation.left(now))
 	// What is ahead is computed in the same time.
-	c.fixed = max(0, c.fixed-perToken*c.ahead-perPair*pairs)
-	c.speed, c.foreign = speed, waiting+others
+	c.fixed = max(0, c.full-l.perToken*c.ahead-l.perPair*l.pairs)
+	c.speed, c.foreign = l.speed, l.waiting+l.others
 }
 
 // attentionPairs counts, in millions, the (new token, token before it) pairs of
@@ -254,9 +277,9 @@ func (f *Fleet) count(now time.Time, req *Request, s *scratch, c *candidate) *Re
 	r := &Reservation{
 		fleet: f, worker: c.worker, info: c.worker.info(),
 		picked: now, predicted: seconds(c.raw), p90: seconds(c.p90), cached: c.cached, prompt: req.prompt(),
-		unary: req.Unary, work: c.work, pairs: c.pairs, x: c.x, raw: c.raw, fixed: c.fixed,
+		unary: req.Unary, priority: req.Priority, work: c.work, pairs: c.pairs, x: c.x, raw: c.raw, fixed: c.fixed,
 	}
-	c.worker.push(now, r)
+	c.worker.insert(now, r, c.worker.behind(r))
 	r.holds = c.worker.enter(s.keys(c), s.size(c), r.prompt)
 	f.inFlight++
 	f.stats.Picks++

@@ -381,6 +381,8 @@ type pool struct {
 	recent
 	prior, coef vector
 	trained     int64
+	// byPriority is set by SetPriorities.
+	byPriority bool
 	// at is when it last learned, or was relaxed; zero before.
 	at time.Time
 	// For the pick at hand: how many of its workers are candidates, and the sum

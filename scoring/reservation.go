@@ -37,6 +37,7 @@ type Reservation struct {
 	// made from, in seconds; see predictor.train.
 	work       int
 	pairs      float64
+	priority   int64
 	x          vector
 	raw, fixed float64
 	record     uint64
@@ -67,6 +68,10 @@ func (r *Reservation) Cached() int { return r.cached }
 
 // Prompt is the prompt's length in tokens, or the caller's estimate.
 func (r *Reservation) Prompt() int { return r.prompt }
+
+// Work is how many of the prompt's tokens the worker has to compute, with the cost of
+// reading others from slow tiers of its cache.
+func (r *Reservation) Work() int { return r.work }
 
 // FirstToken reports that the first token arrived at now. It releases the
 // request's prefill load and trains the worker's prediction.

@@ -88,8 +88,8 @@ type Prediction struct {
 	// Base, Wait and Prefill sum to Total.
 	Base, Wait, Prefill time.Duration
 	// Delay is the time that later requests would lose on this worker, all
-	// together, as far as the choice counts it. The pick has the least Total plus
-	// Delay.
+	// together, as far as the choice counts it, and what work that was set aside for
+	// the worker takes; see [Held]. The pick has the least Total plus Delay.
 	Delay time.Duration
 	// Cached is the tokens believed to be in the worker's cache, Assumed those
 	// that a worker with an unknown view was credited with on top.
@@ -246,7 +246,7 @@ func (f *Fleet) snapshot(now time.Time, w *worker) WorkerSnapshot {
 	p := &w.predictor
 	speed := p.speed(now, f.cfg.IdleHalfLife)
 	perToken, perPair := p.costs(speed)
-	ahead, _ := w.ahead(now, speed*p.coef[termBase], perToken, perPair, f.cfg.BatchTokens, 1)
+	ahead, _ := w.ahead(now, w.all(), speed*p.coef[termBase], perToken, perPair, f.cfg.BatchTokens, 1)
 	return WorkerSnapshot{
 		Worker: w.info(), Models: slices.Clone(w.spec.Models), Adapters: slices.Clone(w.spec.Adapters),
 		Ready: w.ready, Reason: w.reason, Retired: w.retired, Trial: w.trial, Added: w.added,

@@ -13,9 +13,11 @@ type workload struct {
 	head, tail *Reservation
 	// prefilling counts them; running counts those past their first token.
 	prefilling, running int
-	// tokens and pairs sum their uncached tokens and attention pairs.
+	// tokens and pairs sum their uncached tokens and attention pairs, levels the same
+	// by priority: those of which there are any.
 	tokens int
 	pairs  float64
+	levels []level
 	// mark is when the head of the queue came to be the head.
 	mark time.Time
 	// heard is when a first token was last seen.
@@ -58,19 +60,28 @@ const (
 // inFlight counts the requests that have not ended.
 func (l *workload) inFlight() int { return l.prefilling + l.running }
 
-// push adds a picked request to the queue.
-func (l *workload) push(now time.Time, r *Reservation) {
+// push adds a picked request to the end of the queue.
+func (l *workload) push(now time.Time, r *Reservation) { l.insert(now, r, l.tail) }
+
+// insert adds a picked request behind another one of the queue; behind nil, to an
+// empty queue.
+func (l *workload) insert(now time.Time, r, behind *Reservation) {
 	if l.prefilling == 0 {
 		l.mark = now
 	}
-	r.prev, r.next = l.tail, nil
-	if l.tail == nil {
+	r.prev, r.next = behind, nil
+	if behind == nil {
 		l.head = r
 	} else {
-		l.tail.next = r
+		r.next, behind.next = behind.next, r
 	}
-	l.tail = r
+	if r.next == nil {
+		l.tail = r
+	} else {
+		r.next.prev = r
+	}
 	r.phase = prefilling
+	l.count(r, 1)
 	l.prefilling++
 	l.tokens += r.work
 	l.pairs += r.pairs
@@ -94,6 +105,7 @@ func (l *workload) pop(now time.Time, r *Reservation) {
 		r.next.prev = r.prev
 	}
 	r.prev, r.next = nil, nil
+	l.count(r, -1)
 	l.prefilling--
 	l.tokens -= r.work
 	if l.pairs -= r.pairs; l.prefilling == 0 {
@@ -177,17 +189,14 @@ func (l *workload) others(now time.Time, stale time.Duration) (waiting, running 
 // not count then.
 //
 // Several engines side by side have the queue in equal parts, as far as is known.
-func (l *workload) ahead(now time.Time, base, perToken, perPair float64, batch, engines int) (tokens, pairs float64) {
+//
+// q is the part of the queue that matters, the head always among it.
+func (l *workload) ahead(now time.Time, q queued, base, perToken, perPair float64, batch, engines int) (tokens, pairs float64) {
 	if l.prefilling == 0 {
 		return 0, 0
 	}
-	tokens, pairs = float64(l.tokens), l.pairs
-	dueTokens, duePairs := float64(l.head.work), l.head.pairs
-	if step := float64(min(batch, l.tokens)); dueTokens < step {
-		dueTokens, duePairs = step, pairs*step/tokens
-	}
-	due := dueTokens*perToken + duePairs*perPair
-	spent := max(0, now.Sub(l.mark).Seconds())
+	tokens, pairs = float64(q.tokens), q.pairs
+	dueTokens, duePairs, due, spent := l.due(now, q, perToken, perPair, batch)
 	done := 1.0
 	if due > spent {
 		done = spent / due
@@ -199,10 +208,21 @@ func (l *workload) ahead(now time.Time, base, perToken, perPair float64, batch, 
 	return tokens, max(0, pairs)
 }
 
+// due is what the engine is at: the tokens and pairs of the head or of one step, the
+// time they take, and how long it has been at them, in seconds. The queue must not be
+// empty.
+func (l *workload) due(now time.Time, q queued, perToken, perPair float64, batch int) (tokens, pairs, due, spent float64) {
+	tokens, pairs = float64(l.head.work), l.head.pairs
+	if step := float64(min(batch, q.tokens)); tokens < step {
+		tokens, pairs = step, q.pairs*step/float64(q.tokens)
+	}
+	return tokens, pairs, tokens*perToken + pairs*perPair, max(0, now.Sub(l.mark).Seconds())
+}
+
 // slotWait is how long a request that arrives now waits for a sequence to end
-// when all of the engine's are taken, in seconds.
-func (l *workload) slotWait(others float64, slots int) float64 {
-	over := float64(l.prefilling+l.running) + others - float64(slots) + 1
+// when all of the engine's are taken, in seconds. waiting of ours are before it.
+func (l *workload) slotWait(waiting int, others float64, slots int) float64 {
+	over := float64(waiting+l.running) + others - float64(slots) + 1
 	if over <= 0 {
 		return 0
 	}
