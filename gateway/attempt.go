@@ -19,8 +19,9 @@ import (
 type tries struct {
 	left      int // how many may still be picked
 	last      *rejection
-	saturated bool // all of them had no room
-	denied    bool // the pool's budget was used up
+	full      []scoring.WorkerID // of those that are excluded, who had no room
+	saturated bool               // all of them had no room
+	denied    bool               // the pool's budget was used up
 }
 
 // dispatch waits for the request's turn and sends it to the worker whose turn it is,
@@ -32,7 +33,7 @@ func (ex *exchange) dispatch(until time.Time) (late bool, rej *rejection) {
 		if late, rej = ex.takeTurn(until); late || rej != nil {
 			return late, rej
 		}
-		if rej := ex.prepareAttempts(); rej != nil {
+		if rej := ex.prepareAttempt(); rej != nil {
 			return false, rej
 		}
 		w := ex.res.Worker()
@@ -74,6 +75,9 @@ func (ex *exchange) attemptFailed(f *failure) *rejection {
 	ex.pick.Exclude = append(ex.pick.Exclude, w.ID)
 	ex.tries.saturated = ex.tries.saturated && f.kind == failSaturated
 	ex.tries.last = rej
+	if f.kind == failSaturated && ex.turn.asked {
+		ex.isFull(w.ID)
+	}
 	if ex.tries.left == 0 {
 		return ex.noWorker(nil)
 	}
@@ -91,6 +95,14 @@ func (ex *exchange) endAttempt() {
 	now := time.Now()
 	ex.endWork(now)
 	ex.res.Done(now, scoring.WorkerFailed)
+}
+
+// isFull notes that a worker had no room. That is no failure: it is left alone for a
+// moment, and the request waits on, for it as well where there is no other.
+func (ex *exchange) isFull(id scoring.WorkerID) {
+	ex.g.parts.Router.Saturated(time.Now(), id)
+	ex.tries.full = append(ex.tries.full, id)
+	ex.tries.left++
 }
 
 // blame tells the health keeper of a worker's own failure.
@@ -165,7 +177,7 @@ func (ex *exchange) firstByteIn() time.Duration {
 func (ex *exchange) markDispatched() {
 	now := time.Now()
 	if ex.dispatched.IsZero() {
-		ex.overhead = now.Sub(ex.start)
+		ex.overhead = now.Sub(ex.start) - ex.turn.waited
 	}
 	ex.dispatched = now
 	ex.beginWork(now)

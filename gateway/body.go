@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -48,7 +49,7 @@ func (ex *exchange) readBody(ctx *fasthttp.RequestCtx) *rejection {
 	err := ex.fillBody(from)
 	ex.bodyRead = in.ended
 	if errors.Is(err, io.EOF) {
-		ex.body = *ex.received
+		ex.body, ex.arrived = *ex.received, time.Now()
 		return nil
 	}
 	if errors.Is(err, errMemory) || errors.Is(err, errTenantMemory) {
@@ -166,6 +167,7 @@ func (ex *exchange) releaseBody() {
 // answer has begun: a stream holds no prompt for as long as it runs, unless a
 // rehearsal has it.
 func (ex *exchange) releasePrompt() {
+	ex.dropTurn()
 	ex.sent = nil
 	ex.routed = len(ex.tokens.IDs)
 	ex.tokens.IDs, ex.pick.Tokens = nil, nil

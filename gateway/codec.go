@@ -59,7 +59,7 @@ func (d dialect) errors() errorWriter {
 
 // status is the status that the dialect has for an error.
 func (d dialect) status(rej *rejection) int {
-	if d == dialectAnthropic && rej.code == codeOverloaded {
+	if d == dialectAnthropic && rej.code == codeOverloaded && rej.status == fasthttp.StatusServiceUnavailable {
 		return anthropic.StatusOverloaded
 	}
 	return rej.status

@@ -102,7 +102,7 @@ func TestAttemptsStayInTheirPools(t *testing.T) {
 			t.Run(c.name+", "+form, func(t *testing.T) {
 				outside := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
 				r := newRig(t, []string{outside.URL()}, withPolicies(t, toRestricted),
-					withParts(func(p *Parts) { p.Router = p.Router.(inOrder).fleet }))
+					withParts(func(p *Parts) { p.Router = p.Router.(inOrder).Fleet }))
 				for i, b := range c.inside {
 					r.addWorker("q", fmt.Sprintf("q%d", i), gatewaytest.NewWorker(t, b).URL(), c.ready)
 				}

@@ -128,7 +128,7 @@ func TestEndpoints(t *testing.T) {
 				if c.said != nil {
 					p.Offers = c.said
 				}
-				p.Router = p.Router.(inOrder).fleet
+				p.Router = p.Router.(inOrder).Fleet
 			}))
 			r.addWorker("q", "q1", workers["q"].URL(), true)
 			r.decider.set(func(_ context.Context, in *policy.Input) *policy.Decision {

@@ -45,7 +45,8 @@ type exchange struct {
 	up *upstream
 
 	start           time.Time
-	id, requestID   string // ours, unique; the one the client sees
+	arrived         time.Time // when its body was there
+	id, requestID   string    // ours, unique; the one the client sees
 	route           *route
 	dialect         dialect
 	codec           codec  // what the worker is spoken to in
@@ -100,6 +101,7 @@ type exchange struct {
 	api             apiHeaders
 	pick            scoring.Request
 	res             *scoring.Reservation
+	turn            turn
 	tries           tries
 	queued          bool // it waits for its turn, for the first time or again
 	underway        bool // the present attempt's worker has the request

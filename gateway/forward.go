@@ -50,11 +50,15 @@ func (ex *exchange) forward(ctx *fasthttp.RequestCtx) *rejection {
 	}
 }
 
-// prepareAttempts does what every attempt needs and no request that waits: the ledger
-// is told, and the body made that is sent. A second call does nothing.
-func (ex *exchange) prepareAttempts() *rejection {
-	if ex.began || ex.route.codec == nil {
-		return nil // prepared, or without a body and of no cost
+// prepareAttempt does what an attempt needs and no request that waits: the ledger is
+// told before the first, and the body is made that is sent.
+func (ex *exchange) prepareAttempt() *rejection {
+	if ex.route.codec == nil {
+		return nil // there is no body, and it costs nothing
+	}
+	if ex.began {
+		ex.compose()
+		return nil
 	}
 	if err := ex.takeMemory(len(ex.body) + rewriteRoom); err != nil {
 		return noMemory(err)
@@ -65,10 +69,29 @@ func (ex *exchange) prepareAttempts() *rejection {
 		}
 		return unavailableBecause(err)
 	}
-	if ex.translation == nil || len(ex.native) > 0 {
-		ex.sent = ex.codec.AppendRewrite(make([]byte, 0, len(ex.body)+rewriteRoom), ex.body, ex.req, ex.mutation)
-	}
+	ex.compose()
 	return nil
+}
+
+// compose makes the body for the worker whose turn it is, unless it is there. The
+// priority of its class is for engines that schedule by it.
+func (ex *exchange) compose() {
+	pool := ex.st.Pools[ex.res.Worker().Pool]
+	var priority *int64
+	if class := &ex.turn.class; class.HasPriority && pool.PriorityScheduling {
+		priority = &class.WorkerPriority
+	}
+	if priority != ex.mutation.Priority { // that of its one class, or none
+		ex.mutation.Priority, ex.mutation.RemovePriority = priority, ex.req.HasPriority && priority == nil
+		ex.sent = ex.sent[:0]
+		ex.translation.recompose()
+	}
+	if len(ex.sent) == 0 && (ex.translation == nil || len(ex.native) > 0) {
+		if ex.sent == nil {
+			ex.sent = make([]byte, 0, len(ex.body)+rewriteRoom)
+		}
+		ex.sent = ex.route.codec.AppendRewrite(ex.sent, ex.body, ex.req, ex.mutation)
+	}
 }
 
 func unavailableBecause(err error) *rejection {

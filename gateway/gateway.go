@@ -177,6 +177,7 @@ type Gateway struct {
 	crossings  crossings
 	store      storeWatch
 	memory     *memoryBudget
+	turns      *turns
 
 	// The end of a gateway, in its order: responses end their connections; requests
 	// that come are refused; those that run are cut.
@@ -214,6 +215,7 @@ func New(cfg Config, parts Parts, st *State) (*Gateway, error) {
 		Admission: NewAdmission(cfg.Connections, cfg.ConnectionsPerAddress, cfg.TrustedProxies), log: g.log, told: make(map[string]time.Time),
 	}
 	g.state.Store(st)
+	g.turns = startTurns(parts.Router, st, g.log)
 	g.rehearsals.start(g)
 	g.server = newServer(g)
 	return g, nil
@@ -237,7 +239,10 @@ func (g *Gateway) Serve(ln net.Listener, tlsConfig *tls.Config) error {
 }
 
 // Swap makes st the generation of every request that starts from now on.
-func (g *Gateway) Swap(st *State) { g.state.Store(st) }
+func (g *Gateway) Swap(st *State) {
+	g.turns.configure(st)
+	g.state.Store(st)
+}
 
 // State returns the generation in force.
 func (g *Gateway) State() *State { return g.state.Load() }
@@ -282,6 +287,7 @@ func (g *Gateway) Close() error {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	g.rehearsals.finish(ended)
+	g.turns.stop()
 	g.ups.Close()
 	return g.watch.Close()
 }

@@ -496,13 +496,13 @@ func (h *memoryHealth) ReportSuccess(scoring.WorkerID) {
 
 // inOrder picks the workers of a fleet in the order they were added, so that a
 // test knows whose turn it is.
-type inOrder struct{ fleet *scoring.Fleet }
+type inOrder struct{ *scoring.Fleet }
 
 func (o inOrder) Pick(now time.Time, req *scoring.Request) (*scoring.Reservation, error) {
 	one := *req
 	one.Exclude = slices.Clone(req.Exclude)
 	first := true
-	for _, w := range o.fleet.Snapshot(now) {
+	for _, w := range o.Snapshot(now) {
 		if slices.Contains(req.Exclude, w.Worker.ID) {
 			continue
 		}
@@ -511,7 +511,7 @@ func (o inOrder) Pick(now time.Time, req *scoring.Request) (*scoring.Reservation
 		}
 		first = false
 	}
-	return o.fleet.Pick(now, &one)
+	return o.Fleet.Pick(now, &one)
 }
 
 // testWriter sends the gateway's log to the test's.

@@ -30,6 +30,16 @@ type Limiter interface {
 // be finished by exactly one Done.
 type Router interface {
 	Pick(now time.Time, req *scoring.Request) (*scoring.Reservation, error)
+	// Prepare and Offer are Pick for a request that may have to wait.
+	Prepare(now time.Time, req *scoring.Request) (*scoring.Prepared, error)
+	Offer(now time.Time, p *scoring.Prepared, terms scoring.Terms) (*scoring.Reservation, scoring.Refusal, error)
+	// Wait is the least wait at a worker of a pool.
+	Wait(now time.Time, pool, model string, bound time.Duration) (wait time.Duration, look time.Time)
+	// OnRoom has fn told of pools that may have room again. fn doesn't block, and calls
+	// nothing of the Router's.
+	OnRoom(fn func(pool string))
+	// Saturated is told of a worker that had no room for a request.
+	Saturated(now time.Time, id scoring.WorkerID)
 }
 
 // Tokens is what a Tokenizer found out about the prompts of a body.

@@ -109,6 +109,7 @@ func (ex *exchange) finish(end ending) {
 	}
 	ex.finished = true
 	defer ex.release()
+	ex.leaveQueue()
 	ex.verdictStands() // of a request that ended between its decision and its reservation
 	if ex.gone.Load() && end.outcome != tenancy.OutcomeCompleted {
 		end.outcome, end.status, end.code = tenancy.OutcomeClientAborted, statusClientGone, ""
@@ -131,6 +132,7 @@ func (ex *exchange) finish(end ending) {
 	if ex.st.Pricer != nil && ex.model != nil {
 		ex.st.Pricer.Price(row)
 	}
+	ex.settleTurn(&end.charge, row)
 	charged, available := ex.settleLimits(now, &end.charge, row)
 	ex.learnOutput(&end)
 	ex.endRehearsal(&end.charge, usageOf(&end.charge, row), ex.settlement(now, &end, row, charged, available))
@@ -157,6 +159,8 @@ func (ex *exchange) release() {
 		}
 		ex.endRehearsal(&charge{}, policy.Usage{}, nil) // likewise
 	}
+	ex.leaveQueue()
+	ex.dropTurn()
 	ex.uncountReserved()
 	ex.discard()
 	ex.releaseBody()
@@ -234,7 +238,7 @@ func (ex *exchange) row(end *ending, now time.Time) *tenancy.Row {
 		RequestedModel: ex.requested, Status: end.status, ErrorCode: end.code,
 		Outcome: end.outcome, Phase: ex.phase, Attempts: len(ex.attempts),
 		InputTokens: u.Input, OutputTokens: u.Output, ReasoningTokens: min(u.Reasoning, u.Output),
-		Start: ex.start, Duration: now.Sub(ex.start), GPUTime: ex.gpuTime,
+		Start: ex.start, Duration: now.Sub(ex.start), Queue: ex.turn.waited, GPUTime: ex.gpuTime,
 	}
 	if end.outcome == tenancy.OutcomeCompleted {
 		row.Phase = tenancy.PhaseDone
@@ -334,7 +338,9 @@ func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *S
 		Row: row, Route: ex.route.template, Method: ex.method, Billable: !ex.route.open,
 		Phase: ex.phase, BodyBytes: ex.bodyBytes, Overhead: ex.overhead,
 		Attempts: ex.attempts, RetryDenied: ex.tries.denied, Malformed: ex.malformed, StreamError: ex.streamErrorCode,
-		Decision:  ex.decision,
+		Decision: ex.decision,
+		Queued:   ex.turn.asked, QueueWait: ex.turn.waited, QueueForecast: ex.turn.outcome.Forecast,
+		QueueRefused: ex.turn.reason, TTFTTarget: ex.turn.target,
 		Tokenised: ex.tokensTried, Tokens: ex.tokens, RoutedTokens: max(ex.routed, len(ex.tokens.IDs)), LedgerFailed: ledgerFailed,
 	}
 	s.Tokens.IDs = nil
@@ -421,6 +427,6 @@ func appendRowAttrs(dst []slog.Attr, row *tenancy.Row) []slog.Attr {
 		slog.String("rule", row.PolicyRule), slog.String("flags", row.Flags.String()),
 		slog.Int64("input_tokens", row.InputTokens), slog.Int64("cached_tokens", row.CachedTokens),
 		slog.Int64("output_tokens", row.OutputTokens), slog.Int64("cost_micros", row.Costs.Total()),
-		slog.Duration("ttft", row.TTFT), slog.Duration("duration", row.Duration),
+		slog.Duration("queue_wait", row.Queue), slog.Duration("ttft", row.TTFT), slog.Duration("duration", row.Duration),
 	)
 }

@@ -144,6 +144,13 @@ func (t *translation) release() {
 	}
 }
 
+// recompose has the body made anew that is sent; nil has none.
+func (t *translation) recompose() {
+	if t != nil {
+		t.sent = nil
+	}
+}
+
 // releasePrompt drops what only another attempt would need; nil has nothing.
 func (t *translation) releasePrompt() {
 	if t != nil {

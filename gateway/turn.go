@@ -1,26 +1,369 @@
 package gateway
 
 import (
+	"errors"
+	"hash/maphash"
+	"slices"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
+	"github.com/sluicegate/sluice/gateway/qos"
+	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/tenancy"
 )
+
+const (
+	// outputCost is how many tokens of a prompt take a worker as long as one of an
+	// answer, which it computes beside those of others: with the times of docs/0006
+	// about 4 at the batches of a busy worker.
+	outputCost = 4
+	// turnBytes is what a request holds while it waits, beside its body and tokens:
+	// its exchange, its entry, its goroutine's stack and its client's connection.
+	turnBytes = 16 << 10
+	// noPool is no pool's name: an offer to it is never taken, and tells what the
+	// request would meet.
+	noPool = "\x00"
+	// defaultDrain is told to clients where nobody knows how long the queue takes.
+	defaultDrain = 5 * time.Second
+)
+
+// turn is a request as the queue has it. Its owner has it but while it waits; then
+// turns.mu protects it.
+type turn struct {
+	ex       *exchange
+	entry    qos.Entry
+	pools    [qos.MaxPools]qos.PoolID
+	epoch    int // of the queue that knows the entry
+	class    turnClass
+	target   time.Duration
+	prepared *scoring.Prepared
+	output   int64           // tokens that the answer is expected to have
+	meets    scoring.Refusal // what it met when it was last offered by its owner
+	key      uint64
+	bytes    int64
+
+	asked   bool  // a worker has been asked for
+	charged bool  // the queue has charged it work
+	work    int64 // that much
+	waits   bool  // the owner waits for ready
+	since   time.Time
+	waited  time.Duration // all turns together
+	reason  string        // why it was refused, of QueueReasons
+
+	ready   chan struct{} // one token: what has become of it is below
+	res     *scoring.Reservation
+	outcome qos.Outcome
+	broken  bool
+}
+
+// costs is the work of a request of which so many tokens of the prompt are computed.
+func (tn *turn) costs(prompt int) int64 {
+	return max(1, int64(prompt)+outputCost*tn.output)
+}
 
 // takeTurn waits until it is the request's turn at a worker, and reserves it. late
 // says that until has come first, if that is set. A rejection is what the client is
 // told.
 func (ex *exchange) takeTurn(until time.Time) (late bool, rej *rejection) {
-	ex.queued, ex.phase = true, tenancy.PhaseQueue
+	if !ex.turn.waits {
+		ex.queued, ex.phase = true, tenancy.PhaseQueue
+		if ex.over() {
+			return false, shuttingDown()
+		}
+		if rej := ex.askForTurn(); rej != nil || !ex.turn.waits {
+			return false, rej
+		}
+	}
+	return ex.awaitTurn(until)
+}
+
+// askForTurn reserves a worker that is open to the request, if nobody waits, and else
+// queues it. What does no work on a GPU doesn't wait.
+func (ex *exchange) askForTurn() *rejection {
+	c := ex.g.turns.conf.Load()
+	if c == nil || !ex.route.billsTokens {
+		res, err := ex.g.parts.Router.Pick(time.Now(), &ex.pick)
+		if err != nil {
+			return ex.noWorker(err)
+		}
+		ex.granted(res)
+		return nil
+	}
+	if !ex.turn.asked {
+		ex.describe(c)
+	}
+	res, err := ex.offer()
+	if err != nil {
+		if len(ex.attempts) == 0 {
+			ex.turn.reason = refusedNoWorker
+		}
+		return ex.noWorker(err)
+	}
+	if res != nil {
+		ex.granted(res)
+		return nil
+	}
+	return ex.enterQueue()
+}
+
+// granted makes res the worker of the next attempt.
+func (ex *exchange) granted(res *scoring.Reservation) {
+	ex.res, ex.queued = res, false
+}
+
+// describe tells the queue's class, tenant, pools and terms of the request.
+func (ex *exchange) describe(c *turnConf) {
+	tn := &ex.turn
+	tn.ex, tn.asked = ex, true
+	tn.class = c.class(ex.decision.Class)
+	tn.target = tn.class.Target
+	if t := ex.decision.TTFTTarget; t > 0 {
+		tn.target = t
+	}
+	ex.pick.Pools = slices.DeleteFunc(slices.Clone(ex.pools), func(name string) bool {
+		p := ex.st.Pools[name]
+		return p.Models != nil && !slices.Contains(p.Models, ex.model.Name)
+	})
+	if len(ex.pick.Pools) > qos.MaxPools {
+		ex.pick.Pools = ex.pick.Pools[:qos.MaxPools]
+	}
+	if tn.class.HasPriority {
+		ex.pick.Priority = tn.class.WorkerPriority
+	}
+	known := tn.pools[:0]
+	for _, name := range ex.pick.Pools {
+		if p := c.pools[name]; p != nil {
+			known = append(known, p.id)
+		}
+	}
+	tn.output = ex.expectedOutput()
+	prompt := int64(max(len(ex.pick.Tokens), ex.pick.Estimate))
+	if ex.arrived.IsZero() {
+		ex.arrived = ex.start
+	}
+	tn.entry = qos.Entry{
+		Class: tn.class.id, Tenant: ex.principal.Tenant.ID, Weight: ex.principal.Tenant.Weight, Pools: known,
+		Work: tn.costs(int(prompt)), Room: prompt + tn.output,
+		Arrived: ex.arrived, Deadline: ex.arrived.Add(tn.target), Until: ex.arrived.Add(tn.class.MaxWait),
+		Preemptible: ex.decision.Preemptible, Payload: tn,
+	}
+}
+
+// expectedOutput is how many tokens the answer is likely to have, all texts together.
+func (ex *exchange) expectedOutput() int64 {
+	if !ex.route.generates {
+		return 0
+	}
+	most := ex.model.DefaultMaxTokens
+	for _, n := range [...]*int64{ex.req.MaxTokens, ex.decision.MaxTokens} {
+		if n != nil {
+			most = *n
+		}
+	}
+	if n, ok := ex.g.lengths.expect(ex.principal.Tenant.ID, ex.model.Name); ok && (most <= 0 || n < most) {
+		most = n
+	}
+	return max(0, most) * max(1, ex.decision.N) * int64(max(1, ex.req.PromptCount))
+}
+
+// offer offers the request past the queue, or, where others wait or it comes again,
+// finds out what it would meet. It returns nil if it has to queue.
+func (ex *exchange) offer() (*scoring.Reservation, error) {
+	t, tn, now := ex.g.turns, &ex.turn, time.Now()
+	if tn.prepared == nil {
+		p, err := ex.g.parts.Router.Prepare(now, &ex.pick)
+		if err != nil && ex.tryFullOnes() {
+			p, err = ex.g.parts.Router.Prepare(now, &ex.pick)
+		}
+		if err != nil {
+			return nil, err
+		}
+		tn.prepared = p
+	}
+	terms := scoring.Terms{Pool: noPool}
+	passes := !tn.charged && t.waiting.Load() == 0
+	if passes {
+		terms = t.open(now, &tn.class, tn.entry.Pools)
+	}
+	res, no, err := ex.g.parts.Router.Offer(now, tn.prepared, terms)
+	if err != nil && ex.tryFullOnes() {
+		res, no, err = ex.g.parts.Router.Offer(now, tn.prepared, terms)
+	}
+	if res != nil {
+		tn.work, tn.charged = tn.costs(res.Prompt()-res.Cached()), true
+		t.note(note{turn: tn, pool: res.Worker().Pool, work: tn.work})
+	}
+	tn.meets = no
+	return res, err
+}
+
+// tryFullOnes permits the workers again that had no room, where there are no others.
+func (ex *exchange) tryFullOnes() bool {
+	full := ex.tries.full
+	ex.tries.full = nil
+	ex.pick.Exclude = slices.DeleteFunc(ex.pick.Exclude, func(id scoring.WorkerID) bool { return slices.Contains(full, id) })
+	return len(full) > 0
+}
+
+var bodySeed = maphash.MakeSeed()
+
+// enterQueue has the request wait.
+func (ex *exchange) enterQueue() *rejection {
+	tn := &ex.turn
+	if tn.ready == nil {
+		ids := 4 * len(ex.pick.Tokens)
+		if err := ex.takeMemory(ids); err != nil {
+			return noMemory(err)
+		}
+		tn.ready, tn.key = make(chan struct{}, 1), maphash.Bytes(bodySeed, ex.body)
+	}
+	tn.since, tn.waits = time.Now(), true
+	ex.g.turns.enter(tn)
+	return nil
+}
+
+// awaitTurn waits for what becomes of a request that is in the queue.
+func (ex *exchange) awaitTurn(until time.Time) (late bool, rej *rejection) {
+	var beat <-chan time.Time
+	if !until.IsZero() {
+		timer := time.NewTimer(time.Until(until))
+		defer timer.Stop()
+		beat = timer.C
+	}
+	select {
+	case <-ex.turn.ready:
+	case <-ex.ctx.Done():
+	case <-beat:
+		return true, nil
+	}
 	if ex.over() {
+		if !ex.gone.Load() && !ex.revoked.Load() {
+			ex.turn.reason = refusedDraining
+		}
+		ex.leaveQueue()
 		return false, shuttingDown()
 	}
-	res, err := ex.g.parts.Router.Pick(time.Now(), &ex.pick)
-	if err != nil {
-		return false, ex.noWorker(err)
+	return false, ex.turnCame()
+}
+
+// turnCame takes over what has become of a request that waited.
+func (ex *exchange) turnCame() *rejection {
+	tn := &ex.turn
+	ex.waitOver()
+	switch {
+	case tn.broken:
+		tn.broken = false
+		ex.returnTurn()
+		return internal(errors.New("panic in the queue"))
+	case tn.outcome.State == qos.Refused:
+		return ex.turnRefused(&tn.outcome)
 	}
-	ex.res, ex.queued = res, false
-	return false, nil
+	if !tn.charged {
+		tn.charged, tn.work = true, tn.outcome.Work
+	}
+	res := tn.res
+	tn.res = nil
+	ex.granted(res)
+	return nil
+}
+
+// waitOver counts the wait that has ended.
+func (ex *exchange) waitOver() {
+	ex.turn.waits = false
+	ex.turn.waited += time.Since(ex.turn.since)
+}
+
+// returnTurn gives a worker back that was reserved and isn't needed.
+func (ex *exchange) returnTurn() {
+	if res := ex.turn.res; res != nil {
+		ex.turn.res = nil
+		res.Done(time.Now(), scoring.NotSent)
+	}
+}
+
+// leaveQueue takes the request out of the queue, wherever it is by now.
+func (ex *exchange) leaveQueue() {
+	tn := &ex.turn
+	if !tn.waits {
+		return
+	}
+	ex.g.turns.leave(tn)
+	ex.waitOver()
+	select {
+	case <-tn.ready:
+		tn.charged = tn.charged || tn.outcome.State == qos.Granted
+		tn.work = max(tn.work, tn.outcome.Work)
+		ex.returnTurn()
+	default:
+	}
+}
+
+// dropTurn drops what only another offer would need.
+func (ex *exchange) dropTurn() {
+	if p := ex.turn.prepared; p != nil {
+		ex.turn.prepared = nil
+		p.Release()
+	}
+}
+
+// settleTurn tells the queue what the request has truly cost.
+func (ex *exchange) settleTurn(c *charge, row *tenancy.Row) {
+	tn := &ex.turn
+	if !tn.charged {
+		return
+	}
+	tn.charged = false
+	cost := int64(0)
+	if c.settle && !ex.dispatched.IsZero() {
+		prompt := c.usage.Input - row.CachedTokens
+		if row.Flags.Has(tenancy.FlagCachedUnknown) || !c.usage.Known {
+			prompt = int64(ex.res.Prompt() - ex.res.Cached())
+		}
+		cost = max(1, prompt) + outputCost*c.usage.Output
+	}
+	ex.g.turns.note(note{turn: tn, settles: true, work: cost - tn.work})
+}
+
+// turnRefused is what the client is told that the queue has refused. Whoever sheds
+// load by what it expects says so with 429; where the queue is full, or has kept the
+// request too long, that is the model's own state.
+func (ex *exchange) turnRefused(o *qos.Outcome) *rejection {
+	ex.turn.reason = o.Reason.String()
+	rej := &rejection{
+		status: fasthttp.StatusServiceUnavailable, kind: "server_error", code: codeOverloaded,
+		retryAfter: o.RetryAfter, outcome: tenancy.OutcomeRejected,
+		cause: errors.New("the queue refused it: " + o.Reason.String()),
+	}
+	switch o.Reason {
+	case qos.ReasonForecast:
+		rej.status, rej.kind = fasthttp.StatusTooManyRequests, "requests"
+		rej.message = "the model has more requests than it can answer in time for one of this class; come again when Retry-After says"
+	case qos.ReasonPreempted:
+		rej.status, rej.kind = fasthttp.StatusTooManyRequests, "requests"
+		rej.message = "a more urgent request has taken the place of this one in the queue; come again when Retry-After says"
+	case qos.ReasonFull:
+		rej.message = "the queue for the model is full; try again"
+	case qos.ReasonTenantFull:
+		rej.message = "the requests that you have in the queue are as many as one tenant's may be; try again when some have ended"
+	case qos.ReasonWaited:
+		rej.message = "no worker had room for the request in time; try again"
+		if last := ex.tries.last; last != nil {
+			rej.cause = errors.Join(rej.cause, last.cause)
+		}
+	}
+	switch {
+	case rej.status == fasthttp.StatusServiceUnavailable && rej.retryAfter <= 0:
+		rej.retryAfter = defaultDrain
+	case rej.status == fasthttp.StatusServiceUnavailable:
+		rej.retryAfter = min(rej.retryAfter, time.Minute)
+	}
+	rej.retryAfter = max(rej.retryAfter, time.Second)
+	return rej
 }
 
 // beatsQueued reports whether a stream gets keep-alive comments while it waits.
-func (ex *exchange) beatsQueued() bool { return false }
+func (ex *exchange) beatsQueued() bool {
+	c := ex.g.turns.conf.Load()
+	return c != nil && ex.route.billsTokens && c.class(ex.decision.Class).KeepAlive
+}

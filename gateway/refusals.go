@@ -1,0 +1,48 @@
+package gateway
+
+import "time"
+
+// refusals are the latest ones of the queue.
+type refusals struct {
+	ring [MaxQueueRefusals]QueueRefusal
+	next int
+	n    int
+}
+
+// add notes a request that was refused. The caller holds turns.mu.
+func (r *refusals) add(tn *turn) {
+	o := &tn.outcome
+	r.ring[r.next] = QueueRefusal{
+		At: time.Now(), RequestID: tn.ex.requestID, Tenant: tn.entry.Tenant, Class: tn.class.Name, Reason: o.Reason,
+		Pools: tn.ex.pick.Pools, Work: tn.entry.Work, Waited: o.Waited, Forecast: o.Forecast, MaxWait: tn.class.MaxWait,
+		RetryAfter: o.RetryAfter,
+	}
+	r.next = (r.next + 1) % len(r.ring)
+	r.n = min(r.n+1, len(r.ring))
+}
+
+// latest returns them, the last one first.
+func (r *refusals) latest() []QueueRefusal {
+	out := make([]QueueRefusal, 0, r.n)
+	for i := range r.n {
+		out = append(out, r.ring[(r.next-1-i+len(r.ring))%len(r.ring)])
+	}
+	return out
+}
+
+// QueueState fills dst with what the queue holds and has done, using its memory again.
+// It reports false, and changes nothing, if no generation has had a queue.
+func (g *Gateway) QueueState(dst *QueueState) bool {
+	t := g.turns
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.queue == nil {
+		return false
+	}
+	t.takeNotes()
+	dst.Config = t.placer.conf.config
+	t.queue.Stats(&dst.Stats)
+	dst.LateWakeups = t.late.Load()
+	dst.Refused = t.refused.latest()
+	return true
+}
