@@ -1,0 +1,189 @@
+package qos
+
+import (
+	"slices"
+	"time"
+)
+
+// Open returns the terms on which a request of a class may go to a worker of one
+// of these pools past the queue, while nobody waits; see Passed.
+func (q *Queue) Open(now time.Time, class ClassID, pools []PoolID) Terms {
+	terms := Terms{Pool: AnyPool, Bound: q.classes[class].Bound}
+	for _, id := range pools {
+		keep := q.keep(now, q.pools[id], class)
+		terms.Keep.Requests = max(terms.Keep.Requests, keep.Requests)
+		terms.Keep.Tokens = max(terms.Keep.Tokens, keep.Tokens)
+	}
+	return terms
+}
+
+// keep is what more urgent classes will want of a pool before their targets are
+// over, going by what they did lately.
+func (q *Queue) keep(now time.Time, p *pool, class ClassID) Keep {
+	var keep Keep
+	for _, c := range q.ranked[:q.classes[class].rank] {
+		m := p.bands[c].arrivals.fade(now)
+		seconds := q.classes[c].Target.Seconds() / recently.Seconds()
+		keep.Requests += m.requests * seconds
+		keep.Tokens += m.room * seconds
+	}
+	return keep
+}
+
+// Admit takes an arrival in. It appends to out what became of entries by that:
+// of others that were taken out for it, and last of e itself, if that is known
+// already: it was granted at once, or refused. Otherwise e waits.
+//
+// It is offered at once only where nobody comes before it. Otherwise Next tells
+// when to pump.
+func (q *Queue) Admit(now time.Time, e *Entry, p Placer, out []Outcome) []Outcome {
+	q.check(e)
+	q.forget(now)
+	e.state = entryState{since: now, links: e.state.links}
+	q.classes[e.Class].stats.Arrived++
+	if reason := q.refuses(e); reason != ReasonNone {
+		return q.refuse(now, e, reason, out)
+	}
+	for _, id := range e.Pools {
+		q.pools[id].bands[e.Class].arrivals.add(now, e)
+	}
+	q.seq++
+	e.state.seq = q.seq
+	q.insert(now, e)
+
+	p.Begin()
+	best := AnyPool
+	for i, id := range e.Pools {
+		pool := q.pools[id]
+		wait, _ := p.Wait(now, id, Unbounded)
+		c, ok := q.next(now, pool, wait)
+		if !ok {
+			q.watch(now, pool, p)
+			continue
+		}
+		if (c.ref != ref{e, i}) {
+			pool.dirty = true
+			continue
+		}
+		if best != AnyPool && best != id {
+			continue
+		}
+		placed, ok := q.offer(now, pool, c, p)
+		if ok {
+			return append(out, q.grant(now, c, placed))
+		}
+		best = placed.Pool
+		pool.sooner(placed.Look)
+	}
+	return out
+}
+
+// check finds mistakes of the caller.
+func (q *Queue) check(e *Entry) {
+	switch {
+	case e.state.state == Waiting:
+		panic("BUG: an entry was admitted that waits already")
+	case e.Class < 0 || int(e.Class) >= len(q.classes):
+		panic("BUG: an entry has a class that the queue never had")
+	case len(e.Pools) == 0 || len(e.Pools) > MaxPools:
+		panic("BUG: an entry has no pool, or more than MaxPools")
+	case e.Work < 1:
+		panic("BUG: an entry's work is less than 1")
+	}
+	for i, id := range e.Pools {
+		if id < 0 || int(id) >= len(q.pools) || slices.Contains(e.Pools[:i], id) {
+			panic("BUG: an entry has a pool that the queue never had, or one twice")
+		}
+	}
+}
+
+// refuses says whether, and why, there is no room for e.
+func (q *Queue) refuses(e *Entry) Reason {
+	var own tenant
+	if t := q.tenants[e.Tenant]; t != nil {
+		own = *t
+	}
+	share := q.cfg.MaxTenantShare
+	entries := share * float64(q.cfg.MaxEntries-len(q.expiry)+own.entries)
+	bytes := share * float64(q.cfg.MaxBytes-q.bytes+own.bytes)
+	switch {
+	case q.full(e):
+		return ReasonFull
+	case own.entries > 0 && (float64(own.entries+1) > entries || float64(own.bytes+e.Bytes) > bytes):
+		return ReasonTenantFull
+	}
+	return ReasonNone
+}
+
+// full says whether there is no room for e, whoever it is of.
+func (q *Queue) full(e *Entry) bool {
+	c := &q.classes[e.Class]
+	return len(q.expiry) >= q.cfg.MaxEntries || q.bytes+e.Bytes > q.cfg.MaxBytes ||
+		c.MaxQueue > 0 && c.waiting >= c.MaxQueue
+}
+
+// refuse refuses an entry that is not in the queue.
+func (q *Queue) refuse(now time.Time, e *Entry, reason Reason, out []Outcome) []Outcome {
+	e.state.state = Refused
+	q.classes[e.Class].stats.Refused[reason]++
+	return append(out, Outcome{Entry: e, State: Refused, Reason: reason, Waited: e.waited(now)})
+}
+
+func (e *Entry) waited(now time.Time) time.Duration { return max(0, now.Sub(e.state.since)) }
+
+// insert puts an entry in that has its seq.
+func (q *Queue) insert(now time.Time, e *Entry) {
+	e.state.state = Waiting
+	e.state.links = slices.Grow(e.state.links[:0], len(e.Pools))[:len(e.Pools)]
+	for i, id := range e.Pools {
+		q.enter(now, q.pools[id].bands[e.Class], ref{e, i})
+	}
+	q.expiry.push(expiring{e})
+	q.hold(e)
+}
+
+// remove takes an entry out.
+func (q *Queue) remove(now time.Time, e *Entry, state State) {
+	for i := range e.Pools {
+		q.leave(now, ref{e, i})
+	}
+	q.expiry.remove(e.state.expires)
+	q.free(e)
+	e.state.state = state
+	clear(e.state.links)
+}
+
+// Leave takes e out, if it waits. It returns what e was until then: where that
+// is Granted, the caller has to give back what the Placer committed.
+func (q *Queue) Leave(now time.Time, e *Entry) State {
+	was := e.state.state
+	if was == Waiting {
+		q.remove(now, e, Left)
+		if !e.state.charged {
+			q.classes[e.Class].stats.Left++
+		}
+	}
+	return was
+}
+
+// retryTime is the least time that a request has in which it is tried again.
+const retryTime = 2 * time.Second
+
+// Again lets e wait again, after a worker failed it to which it was granted, or
+// to which it went past the queue (Passed). It comes first in its class and is
+// not charged again; Until is at least 2 s from now. It is not refused for want of
+// room. A pump will place it.
+func (q *Queue) Again(now time.Time, e *Entry) {
+	q.check(e)
+	if !e.state.charged {
+		panic("BUG: an entry is to be tried again that was never granted")
+	}
+	e.state.since = now
+	if least := now.Add(retryTime); e.Until.Before(least) {
+		e.Until = least
+	}
+	q.insert(now, e)
+	for _, id := range e.Pools {
+		q.pools[id].dirty = true
+	}
+}

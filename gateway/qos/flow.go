@@ -1,0 +1,115 @@
+package qos
+
+import (
+	"math"
+	"time"
+)
+
+// flow is a tenant in a band: what it has waiting there, and what it has had.
+type flow struct {
+	band   *band
+	tenant string
+	weight float64
+	// tag is the work that it has had, over its weight; since the time at.
+	tag float64
+	at  time.Time
+	// since orders flows that have had the same.
+	since int64
+
+	timely heap[timely]
+	late   heap[ordered]
+	// aside is the work of its entries that rest: they count as served meanwhile,
+	// or the flow would keep all others from the workers it has no use for.
+	aside   int64
+	waiting int
+	work    float64
+	ready   int // its place in band.ready; -1: it is not there
+
+	// What has nothing waiting is in a line, in the order in which it came there.
+	idle         bool
+	older, newer *flow
+}
+
+// key is by what flows are ordered: the least first.
+func (f *flow) key() float64 { return f.tag + float64(f.aside)/f.weight }
+
+func (f *flow) before(o *flow) bool {
+	if a, b := f.key(), o.key(); a != b {
+		return a < b
+	}
+	return f.since < o.since
+}
+
+func (f *flow) moved(to int) { f.ready = to }
+
+// ahead is by how much it has had more than a flow that comes now: it fades while
+// nothing waits.
+func (f *flow) ahead(now time.Time, memory time.Duration) float64 {
+	ahead := max(0, f.tag-f.band.floor)
+	if f.waiting > 0 {
+		return ahead
+	}
+	return ahead * faded(now.Sub(f.at), memory)
+}
+
+// forgotten is after how many lifetimes nothing is left of what fades.
+const forgotten = 4
+
+// faded is what is left of 1 after a time.
+func faded(passed, lifetime time.Duration) float64 {
+	n := max(0, passed.Seconds()/lifetime.Seconds())
+	if n > forgotten {
+		return 0
+	}
+	return math.Exp(-n)
+}
+
+// first returns the entry of the flow that is first. There must be one.
+func (f *flow) first(now time.Time) ref {
+	for len(f.timely) > 0 {
+		r := f.timely[0].ref
+		if !r.entry.misses(now) {
+			return r
+		}
+		f.timely.remove(0)
+		r.link().late = true
+		f.late.push(ordered{r})
+	}
+	return f.late[0].ref
+}
+
+// misses says that e misses its deadline even if it is placed now.
+func (e *Entry) misses(now time.Time) bool { return e.Deadline.Add(-e.Own).Before(now) }
+
+// put takes an entry of the flow in among those that are ready.
+func (f *flow) put(r ref) {
+	if r.link().late {
+		f.late.push(ordered{r})
+	} else {
+		f.timely.push(timely{r})
+	}
+	f.settle()
+}
+
+// take takes an entry out of those that are ready.
+func (f *flow) take(r ref) {
+	if l := r.link(); l.late {
+		f.late.remove(l.at)
+	} else {
+		f.timely.remove(l.at)
+	}
+	f.settle()
+}
+
+// settle puts the flow where it belongs after it has changed.
+func (f *flow) settle() {
+	has := len(f.timely)+len(f.late) > 0
+	switch {
+	case has && f.ready < 0:
+		f.band.ready.push(f)
+	case has:
+		f.band.ready.fix(f.ready)
+	case f.ready >= 0:
+		f.band.ready.remove(f.ready)
+	}
+}

@@ -1,0 +1,116 @@
+package qos
+
+import "time"
+
+// entryState is what the queue keeps of an entry.
+type entryState struct {
+	state   State
+	charged bool
+	pool    PoolID // where it was charged
+	seq     int64
+	since   time.Time // it waits
+	expires int       // its place in Queue.expiry
+	links   []link    // by index in Pools
+}
+
+// link is an entry's place at one of its pools.
+type link struct {
+	band *band
+	flow *flow // nil: it is tried again
+	at   int   // where it is in what it is in
+	// rests says that it is in pool.resting: it was looked at in vain.
+	rests bool
+	// late says that it misses its deadline whatever happens.
+	late bool
+}
+
+// ref is an entry at its pool of this index.
+type ref struct {
+	entry *Entry
+	index int
+}
+
+func (r ref) link() *link { return &r.entry.state.links[r.index] }
+
+// moved notes where it is.
+func (r ref) moved(to int) { r.link().at = to }
+
+// timely are entries that can meet their deadlines: the earliest first.
+type timely struct{ ref }
+
+func (a timely) before(b timely) bool {
+	if d := a.entry.Deadline.Compare(b.entry.Deadline); d != 0 {
+		return d < 0
+	}
+	return a.entry.state.seq < b.entry.state.seq
+}
+
+// ordered are entries in the order in which they came.
+type ordered struct{ ref }
+
+func (a ordered) before(b ordered) bool { return a.entry.state.seq < b.entry.state.seq }
+
+// expiring are entries by when their time is over.
+type expiring struct{ *Entry }
+
+func (a expiring) before(b expiring) bool {
+	if d := a.Until.Compare(b.Until); d != 0 {
+		return d < 0
+	}
+	return a.state.seq < b.state.seq
+}
+
+func (a expiring) moved(to int) { a.state.expires = to }
+
+// cost is what an entry will be charged, as far as is known.
+func (e *Entry) cost() int64 {
+	if e.state.charged {
+		return 0
+	}
+	return e.Work
+}
+
+// part is what an entry counts for at each of its pools.
+func (e *Entry) part() float64 { return float64(e.Work) / float64(len(e.Pools)) }
+
+// resting is a line of entries that were looked at in vain. Those that leave it
+// leave holes.
+type resting struct {
+	line  []ref
+	front int // before it are holes only
+	holes int // all of them
+}
+
+func (l *resting) len() int { return len(l.line) - l.holes }
+
+func (l *resting) push(r ref) {
+	r.moved(len(l.line))
+	l.line = append(l.line, r)
+}
+
+// oldest returns who rests longest. There must be one.
+func (l *resting) oldest() ref { return l.line[l.front] }
+
+func (l *resting) remove(r ref) {
+	l.line[r.link().at] = ref{}
+	l.holes++
+	for l.front < len(l.line) && l.line[l.front].entry == nil {
+		l.front++
+	}
+	if l.holes > leastCap && l.holes > len(l.line)/2 || l.holes == len(l.line) {
+		l.close()
+	}
+}
+
+// close takes the holes out.
+func (l *resting) close() {
+	kept := l.line[:0]
+	for _, r := range l.line {
+		if r.entry != nil {
+			r.moved(len(kept))
+			kept = append(kept, r)
+		}
+	}
+	clear(l.line[len(kept):])
+	l.line, l.front, l.holes = shrunk(kept), 0, 0
+}

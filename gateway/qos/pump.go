@@ -1,0 +1,248 @@
+package qos
+
+import "time"
+
+// choice is the entry that is offered next.
+type choice struct {
+	ref   ref
+	bound time.Duration
+	owed  bool
+}
+
+// next returns the most entitled entry of a pool that a worker with this wait may
+// be open for, of those that do not rest.
+//
+// A class that is owed is bound as the most urgent one is: its own bound is less, and
+// more urgent work would keep every worker above it for ever.
+func (q *Queue) next(now time.Time, p *pool, wait time.Duration) (choice, bool) {
+	if wait == Unbounded {
+		return choice{}, false
+	}
+	var next choice
+	largest, most := q.classes[q.ranked[0]].Bound, -1.0
+	for _, c := range q.ranked {
+		b, share := p.bands[c], q.classes[c].Share
+		if share <= 0 || b.credit < 0 || b.credit/share <= most || largest < wait {
+			continue
+		}
+		if r, ok := b.first(now, q.cfg.Slack); ok && b.owed(share, r) {
+			next, most = choice{r, largest, true}, b.credit/share
+		}
+	}
+	if most >= 0 {
+		return next, true
+	}
+	for _, c := range q.ranked {
+		if bound := q.classes[c].Bound; bound >= wait {
+			if r, ok := p.bands[c].first(now, q.cfg.Slack); ok {
+				return choice{r, bound, false}, true
+			}
+		}
+	}
+	return choice{}, false
+}
+
+// offer offers an entry to the placer.
+func (q *Queue) offer(now time.Time, p *pool, c choice, placer Placer) (Placement, bool) {
+	terms := Terms{Pool: p.id, Bound: c.bound}
+	if !c.owed {
+		terms.Keep = q.keep(now, p, c.ref.entry.Class)
+	}
+	return placer.Place(now, c.ref.entry, terms)
+}
+
+// grant takes out an entry that was placed.
+func (q *Queue) grant(now time.Time, c choice, placed Placement) Outcome {
+	e, l := c.ref.entry, c.ref.link()
+	o := Outcome{Entry: e, State: Granted, Pool: l.band.pool.id, Waited: e.waited(now)}
+	if !e.state.charged {
+		o.Work = placed.Work
+		if o.Work == 0 {
+			o.Work = e.Work
+		}
+		q.classes[e.Class].stats.Granted++
+		l.band.floor = max(l.band.floor, l.flow.tag-float64(q.cfg.Slack)/l.flow.weight)
+		q.charge(now, l.flow, o.Work)
+		e.state.charged, e.state.pool = true, o.Pool
+		l.band.pool.rate.placed(now, o.Work)
+	}
+	q.remove(now, e, Granted)
+	return o
+}
+
+// charge notes work that a flow has had, or with a sign that it did not have.
+func (q *Queue) charge(now time.Time, f *flow, work int64) {
+	if f.waiting == 0 {
+		f.tag, f.at = f.band.floor+f.ahead(now, q.cfg.Memory), now
+		defer q.sleep(f)
+	}
+	f.tag += float64(work) / f.weight
+	if f.ready >= 0 {
+		f.settle()
+	}
+	for _, b := range f.band.pool.bands {
+		if b == f.band {
+			b.placed += work
+		}
+		if b.waiting == 0 {
+			continue
+		}
+		b.contended += work
+		b.credit += q.classes[b.class].Share * float64(work)
+		if b == f.band {
+			b.got += work
+			b.credit -= float64(work)
+		}
+		most := 2 * float64(b.largest)
+		b.credit = min(max(b.credit, -most), most)
+	}
+}
+
+// Passed notes a request that went to a pool past the queue, on the terms of
+// Open, and what it costs there (0: e.Work). e need not have been in the queue.
+func (q *Queue) Passed(now time.Time, e *Entry, pool PoolID, work int64) {
+	q.check(e)
+	q.forget(now)
+	if work == 0 {
+		work = e.Work
+	}
+	q.seq++
+	e.state = entryState{
+		state: Granted, seq: q.seq, pool: pool, charged: true, links: e.state.links,
+	}
+	q.classes[e.Class].stats.Passed++
+	b := q.pools[pool].bands[e.Class]
+	for _, id := range e.Pools {
+		q.pools[id].bands[e.Class].arrivals.add(now, e)
+	}
+	q.correct(now, b, e, work)
+}
+
+// Settle corrects what e was charged by what it truly was: off is the true work
+// less the charged. It has no effect on one that was never granted.
+func (q *Queue) Settle(now time.Time, e *Entry, off int64) {
+	if e.state.charged {
+		q.correct(now, q.pools[e.state.pool].bands[e.Class], e, off)
+	}
+}
+
+// correct charges work to the tenant of an entry that may have nothing waiting.
+func (q *Queue) correct(now time.Time, b *band, e *Entry, work int64) {
+	f := q.flow(b, e.Tenant)
+	if f.waiting == 0 {
+		f.weight = weight(e.Weight)
+	}
+	q.charge(now, f, work)
+}
+
+// Dirty says that room may have come at a pool.
+func (q *Queue) Dirty(pool PoolID) { q.pools[pool].dirty = true }
+
+// pause is the least time between two pumps of a pool where nothing has happened
+// but arrivals, or where there are more to look at.
+const pause = time.Millisecond
+
+// Next returns when to pump although nothing happens; false: there is no need.
+func (q *Queue) Next() (time.Time, bool) {
+	if len(q.expiry) == 0 {
+		return time.Time{}, false
+	}
+	next := q.expiry[0].Until
+	for _, p := range q.pools {
+		if p.waiting == 0 {
+			continue
+		}
+		if at := p.tried.Add(pause); p.dirty && at.Before(next) {
+			next = at
+		}
+		if !p.look.IsZero() && p.look.Before(next) {
+			next = p.look
+		}
+	}
+	return next, true
+}
+
+// Pump refuses whose time is over and gives out what room there is. It appends to out
+// what became of entries.
+func (q *Queue) Pump(now time.Time, p Placer, out []Outcome) []Outcome {
+	q.forget(now)
+	for len(q.expiry) > 0 && !q.expiry[0].Until.After(now) {
+		e := q.expiry[0].Entry
+		q.remove(now, e, Refused)
+		out = q.refuse(now, e, ReasonWaited, out)
+	}
+	p.Begin()
+	for _, pool := range q.pools {
+		if pool.dirty || !pool.look.IsZero() && !pool.look.After(now) {
+			out = q.pump(now, pool, p, out)
+		}
+	}
+	return out
+}
+
+// pump offers the entries of one pool in their order, until the pool is not open
+// for any or Tries were looked at in vain. These rest until the others had
+// their turn, but for the first half of them, which are looked at every time.
+func (q *Queue) pump(now time.Time, p *pool, placer Placer, out []Outcome) []Outcome {
+	p.dirty, p.look, p.tried = false, time.Time{}, now
+	if p.waiting == 0 {
+		return out
+	}
+	failed, old := q.failed[:0], p.resting.len()
+	rise := func(n int) {
+		for n = min(n, old); n > 0; n-- {
+			p.resting.oldest().rise(q.cfg.Slack)
+			old--
+		}
+	}
+	rise(q.cfg.Tries / 4)
+	for {
+		wait, _ := placer.Wait(now, p.id, Unbounded)
+		c, ok := q.next(now, p, wait)
+		more := old > 0 && wait <= q.classes[q.ranked[0]].Bound
+		if len(failed) == q.cfg.Tries && (ok || more) {
+			// Those behind have their turn soon.
+			p.dirty = true
+			failed = failed[:q.cfg.Tries/2]
+			break
+		}
+		if !ok && more {
+			rise(q.cfg.Tries - len(failed))
+			continue
+		}
+		if !ok {
+			q.watch(now, p, placer)
+			break
+		}
+		placed, ok := q.offer(now, p, c, placer)
+		if ok {
+			out = append(out, q.grant(now, c, placed))
+			rise(1)
+			continue
+		}
+		p.sooner(placed.Look)
+		c.ref.rest()
+		failed = append(failed, c.ref)
+	}
+	for _, r := range failed {
+		r.rise(q.cfg.Slack)
+	}
+	clear(failed)
+	q.failed = failed[:0]
+	return out
+}
+
+// watch notes when the pool can have become open for an entry that it is not open for.
+func (q *Queue) watch(now time.Time, p *pool, placer Placer) {
+	bound := time.Duration(0)
+	if p.resting.len() > 0 {
+		bound = q.classes[q.ranked[0]].Bound
+	}
+	if c, ok := q.next(now, p, 0); ok {
+		bound = max(bound, c.bound)
+	}
+	if bound > 0 {
+		_, look := placer.Wait(now, p.id, bound)
+		p.sooner(look)
+	}
+}

@@ -1,0 +1,549 @@
+package qostest
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/sluicegate/sluice/gateway/qos"
+)
+
+// Reference is a queue that does what [qos.Queue] does, but for forecasts and
+// preemption, by looking at all entries each time. It has no heaps, nothing that
+// is kept up to date, and forgets nothing.
+type Reference struct {
+	cfg   qos.Config
+	items []*item // that wait
+	known map[*qos.Entry]*item
+	bands []map[qos.ClassID]*band
+	pools []*pool
+	seq   int64
+	rests int64
+}
+
+type item struct {
+	*qos.Entry
+	state   qos.State
+	charged bool
+	pool    qos.PoolID
+	seq     int64
+	since   time.Time
+	late    bool
+	rests   map[qos.PoolID]int64 // since which number; absent: it does not
+}
+
+type pool struct {
+	dirty       bool
+	tried, look time.Time
+}
+
+type band struct {
+	floor, credit float64
+	largest       int64
+	flows         map[string]*flow
+	arrivals      []arrival
+}
+
+type arrival struct {
+	at             time.Time
+	requests, room float64
+}
+
+type flow struct {
+	weight, tag float64
+	at          time.Time
+	since       int64
+}
+
+// NewReference returns a reference for as many pools.
+func NewReference(cfg qos.Config, pools int) *Reference {
+	q := &Reference{cfg: cfg, known: make(map[*qos.Entry]*item)}
+	for range pools {
+		q.pools = append(q.pools, &pool{dirty: true})
+		bands := make(map[qos.ClassID]*band)
+		for c := range cfg.Classes {
+			bands[qos.ClassID(c)] = &band{flows: make(map[string]*flow)}
+		}
+		q.bands = append(q.bands, bands)
+	}
+	return q
+}
+
+// Waiting counts what waits.
+func (q *Reference) Waiting() int { return len(q.items) }
+
+// in returns what waits at a pool of a class (-1: any).
+func (q *Reference) in(p qos.PoolID, c qos.ClassID) []*item {
+	var in []*item
+	for _, i := range q.items {
+		if slices.Contains(i.Pools, p) && (c < 0 || i.Class == c) {
+			in = append(in, i)
+		}
+	}
+	return in
+}
+
+// of returns what waits of a tenant and is not tried again.
+func (q *Reference) of(p qos.PoolID, c qos.ClassID, tenant string) []*item {
+	return slices.DeleteFunc(q.in(p, c), func(i *item) bool { return i.charged || i.Tenant != tenant })
+}
+
+// Admit takes an arrival in.
+func (q *Reference) Admit(now time.Time, e *qos.Entry, p qos.Placer, out []qos.Outcome) []qos.Outcome {
+	i := &item{Entry: e, since: now, rests: make(map[qos.PoolID]int64)}
+	q.known[e] = i
+	if reason := q.refuses(e); reason != qos.ReasonNone {
+		i.state = qos.Refused
+		return append(out, qos.Outcome{Entry: e, State: qos.Refused, Reason: reason})
+	}
+	for _, id := range e.Pools {
+		b := q.bands[id][e.Class]
+		part := 1 / float64(len(e.Pools))
+		b.arrivals = append(b.arrivals, arrival{now, part, part * float64(e.Room)})
+	}
+	q.seq++
+	i.seq = q.seq
+	q.insert(now, i)
+	p.Begin()
+	best := qos.AnyPool
+	for _, id := range e.Pools {
+		wait, _ := p.Wait(now, id, qos.Unbounded)
+		next, bound, owed := q.next(now, id, wait)
+		if next == nil {
+			q.watch(now, id, p)
+			continue
+		}
+		if next != i {
+			q.pools[id].dirty = true
+			continue
+		}
+		if best != qos.AnyPool && best != id {
+			continue
+		}
+		placed, ok := p.Place(now, e, q.terms(now, id, i, bound, owed))
+		if ok {
+			return append(out, q.grant(now, id, i, placed))
+		}
+		best = placed.Pool
+		q.pools[id].sooner(placed.Look)
+	}
+	return out
+}
+
+func (q *Reference) terms(now time.Time, id qos.PoolID, i *item, bound time.Duration, owed bool) qos.Terms {
+	terms := qos.Terms{Pool: id, Bound: bound}
+	if owed {
+		return terms
+	}
+	for c := qos.ClassID(0); c < i.Class; c++ {
+		var requests, room float64
+		for _, a := range q.bands[id][c].arrivals {
+			left := math.Exp(-now.Sub(a.at).Seconds() / 10)
+			requests += a.requests * left
+			room += a.room * left
+		}
+		target := q.cfg.Classes[c].Target.Seconds() / 10
+		terms.Keep.Requests += requests * target
+		terms.Keep.Tokens += room * target
+	}
+	return terms
+}
+
+func fade(passed, life time.Duration) float64 {
+	if n := passed.Seconds() / life.Seconds(); n <= 4 {
+		return math.Exp(-max(0, n))
+	}
+	return 0
+}
+
+func (q *Reference) refuses(e *qos.Entry) qos.Reason {
+	var own, others, class int
+	var ownBytes, othersBytes int64
+	for _, i := range q.items {
+		if i.Tenant == e.Tenant {
+			own, ownBytes = own+1, ownBytes+i.Bytes
+		} else {
+			others, othersBytes = others+1, othersBytes+i.Bytes
+		}
+		if i.Class == e.Class {
+			class++
+		}
+	}
+	c := q.cfg.Classes[e.Class]
+	if own+others+1 > q.cfg.MaxEntries || ownBytes+othersBytes+e.Bytes > q.cfg.MaxBytes ||
+		c.MaxQueue > 0 && class+1 > c.MaxQueue {
+		return qos.ReasonFull
+	}
+	share := q.cfg.MaxTenantShare
+	if own > 0 && (float64(own+1) > share*float64(q.cfg.MaxEntries-others) ||
+		float64(ownBytes+e.Bytes) > share*float64(q.cfg.MaxBytes-othersBytes)) {
+		return qos.ReasonTenantFull
+	}
+	return qos.ReasonNone
+}
+
+func (q *Reference) insert(now time.Time, i *item) {
+	for _, id := range i.Pools {
+		b := q.bands[id][i.Class]
+		b.largest = max(b.largest, i.Work)
+		if !i.charged && len(q.of(id, i.Class, i.Tenant)) == 0 {
+			f := q.idle(now, id, i.Entry)
+			q.seq++
+			f.since = q.seq
+		}
+	}
+	i.state = qos.Waiting
+	q.items = append(q.items, i)
+}
+
+// idle returns the flow of an entry with nothing waiting, as it is now.
+func (q *Reference) idle(now time.Time, id qos.PoolID, e *qos.Entry) *flow {
+	b := q.bands[id][e.Class]
+	f := b.flows[e.Tenant]
+	if f == nil {
+		f = &flow{at: now}
+		b.flows[e.Tenant] = f
+	}
+	f.tag = b.floor + max(0, f.tag-b.floor)*fade(now.Sub(f.at), q.cfg.Memory)
+	f.at, f.weight = now, weight(e)
+	return f
+}
+
+func weight(e *qos.Entry) float64 {
+	if e.Weight <= 0 {
+		return 1
+	}
+	return min(max(e.Weight, 0.01), 100)
+}
+
+func (i *item) cost() float64 {
+	if i.charged {
+		return 0
+	}
+	return float64(i.Work)
+}
+
+// next returns what is first at a pool, its bound and whether it is owed.
+func (q *Reference) next(now time.Time, id qos.PoolID, wait time.Duration) (*item, time.Duration, bool) {
+	if wait == qos.Unbounded {
+		return nil, 0, false
+	}
+	var owed, first *item
+	most := -1.0
+	for c, class := range q.cfg.Classes {
+		i := q.first(now, id, qos.ClassID(c))
+		if i == nil {
+			continue
+		}
+		credit := q.bands[id][qos.ClassID(c)].credit
+		if class.Share > 0 && credit >= i.cost() && credit/class.Share > most {
+			owed, most = i, credit/class.Share
+		}
+		if first == nil && class.Bound >= wait {
+			first = i
+		}
+	}
+	if largest := q.cfg.Classes[0].Bound; owed != nil && largest >= wait {
+		return owed, largest, true
+	}
+	if first == nil {
+		return nil, 0, false
+	}
+	return first, q.cfg.Classes[first.Class].Bound, false
+}
+
+// first returns what is first of a class at a pool.
+func (q *Reference) first(now time.Time, id qos.PoolID, c qos.ClassID) *item {
+	tenants := make(map[string][]*item) // what does not rest
+	aside := make(map[string]int64)
+	var again []*item
+	for _, i := range q.in(id, c) {
+		switch _, rests := i.rests[id]; {
+		case rests && !i.charged:
+			aside[i.Tenant] += i.Work
+		case rests:
+		case i.charged:
+			again = append(again, i)
+		default:
+			i.late = i.late || i.Deadline.Add(-i.Own).Before(now)
+			tenants[i.Tenant] = append(tenants[i.Tenant], i)
+		}
+	}
+	if len(again) > 0 {
+		return slices.MinFunc(again, func(a, b *item) int { return cmp.Compare(a.seq, b.seq) })
+	}
+	if len(tenants) == 0 {
+		return nil
+	}
+	flows := q.bands[id][c].flows
+	key := func(tenant string) float64 {
+		return flows[tenant].tag + float64(aside[tenant])/flows[tenant].weight
+	}
+	order := slices.SortedFunc(maps.Keys(tenants), func(a, b string) int {
+		return cmp.Or(cmp.Compare(key(a), key(b)), cmp.Compare(flows[a].since, flows[b].since))
+	})
+	var level []*item
+	for _, tenant := range order[:min(16, len(order))] {
+		if key(tenant) <= key(order[0])+float64(q.cfg.Slack)/flows[tenant].weight {
+			level = append(level, tenants[tenant]...)
+		}
+	}
+	return slices.MinFunc(level, sooner)
+}
+
+// sooner orders what is level: by deadline, and after that what misses it in any
+// case, as it came.
+func sooner(a, b *item) int {
+	switch {
+	case a.late && b.late:
+		return cmp.Compare(a.seq, b.seq)
+	case a.late:
+		return 1
+	case b.late:
+		return -1
+	}
+	return cmp.Or(a.Deadline.Compare(b.Deadline), cmp.Compare(a.seq, b.seq))
+}
+
+func (q *Reference) grant(now time.Time, id qos.PoolID, i *item, placed qos.Placement) qos.Outcome {
+	o := qos.Outcome{Entry: i.Entry, State: qos.Granted, Pool: id, Waited: max(0, now.Sub(i.since))}
+	if !i.charged {
+		o.Work = placed.Work
+		if o.Work == 0 {
+			o.Work = i.Work
+		}
+		b := q.bands[id][i.Class]
+		f := b.flows[i.Tenant]
+		b.floor = max(b.floor, f.tag-float64(q.cfg.Slack)/f.weight)
+		q.charge(id, i.Class, f, o.Work)
+		i.charged, i.pool = true, id
+		q.remove(now, i, qos.Granted, false)
+		return o
+	}
+	q.remove(now, i, qos.Granted, true)
+	return o
+}
+
+func (q *Reference) charge(id qos.PoolID, c qos.ClassID, f *flow, work int64) {
+	f.tag += float64(work) / f.weight
+	for o, b := range q.bands[id] {
+		if len(q.in(id, o)) == 0 {
+			continue
+		}
+		b.credit += q.cfg.Classes[o].Share * float64(work)
+		if o == c {
+			b.credit -= float64(work)
+		}
+		most := 2 * float64(b.largest)
+		b.credit = min(max(b.credit, -most), most)
+	}
+}
+
+func (q *Reference) remove(now time.Time, i *item, state qos.State, again bool) {
+	q.items = slices.DeleteFunc(q.items, func(o *item) bool { return o == i })
+	i.state = state
+	clear(i.rests)
+	for _, id := range i.Pools {
+		b := q.bands[id][i.Class]
+		if len(q.in(id, i.Class)) == 0 {
+			b.credit, b.largest = 0, 0
+		}
+		if !again && len(q.of(id, i.Class, i.Tenant)) == 0 {
+			b.flows[i.Tenant].at = now
+		}
+	}
+}
+
+// Leave takes e out.
+func (q *Reference) Leave(now time.Time, e *qos.Entry) qos.State {
+	i := q.known[e]
+	if i == nil {
+		return qos.Unknown
+	}
+	was := i.state
+	if was == qos.Waiting {
+		q.remove(now, i, qos.Left, i.charged)
+	}
+	return was
+}
+
+// Again lets e wait again.
+func (q *Reference) Again(now time.Time, e *qos.Entry) {
+	i := q.known[e]
+	i.since = now
+	if least := now.Add(2 * time.Second); e.Until.Before(least) {
+		e.Until = least
+	}
+	q.insert(now, i)
+	for _, id := range e.Pools {
+		q.pools[id].dirty = true
+	}
+}
+
+// Passed notes what went past.
+func (q *Reference) Passed(now time.Time, e *qos.Entry, id qos.PoolID, work int64) {
+	if work == 0 {
+		work = e.Work
+	}
+	q.seq++
+	i := &item{
+		Entry: e, state: qos.Granted, charged: true, pool: id, seq: q.seq,
+		rests: make(map[qos.PoolID]int64),
+	}
+	q.known[e] = i
+	for _, id := range e.Pools {
+		b := q.bands[id][e.Class]
+		part := 1 / float64(len(e.Pools))
+		b.arrivals = append(b.arrivals, arrival{now, part, part * float64(e.Room)})
+	}
+	q.correct(now, i, work)
+}
+
+// Settle corrects a charge.
+func (q *Reference) Settle(now time.Time, e *qos.Entry, off int64) {
+	if i := q.known[e]; i != nil && i.charged {
+		q.correct(now, i, off)
+	}
+}
+
+func (q *Reference) correct(now time.Time, i *item, work int64) {
+	f := q.bands[i.pool][i.Class].flows[i.Tenant]
+	if len(q.of(i.pool, i.Class, i.Tenant)) == 0 {
+		f = q.idle(now, i.pool, i.Entry)
+	}
+	q.charge(i.pool, i.Class, f, work)
+}
+
+// Dirty says that room may have come.
+func (q *Reference) Dirty(id qos.PoolID) { q.pools[id].dirty = true }
+
+func (p *pool) sooner(look time.Time) {
+	if !look.IsZero() && (p.look.IsZero() || look.Before(p.look)) {
+		p.look = look
+	}
+}
+
+// Next returns when to pump.
+func (q *Reference) Next() (time.Time, bool) {
+	var all []time.Time
+	for _, i := range q.items {
+		all = append(all, i.Until)
+	}
+	for id, p := range q.pools {
+		if len(q.in(qos.PoolID(id), -1)) == 0 {
+			continue
+		}
+		if p.dirty {
+			all = append(all, p.tried.Add(time.Millisecond))
+		}
+		if !p.look.IsZero() {
+			all = append(all, p.look)
+		}
+	}
+	if len(all) == 0 {
+		return time.Time{}, false
+	}
+	return slices.MinFunc(all, time.Time.Compare), true
+}
+
+// Pump refuses whose time is over, and gives out room.
+func (q *Reference) Pump(now time.Time, p qos.Placer, out []qos.Outcome) []qos.Outcome {
+	for _, i := range slices.SortedFunc(slices.Values(q.items), func(a, b *item) int {
+		return cmp.Or(a.Until.Compare(b.Until), cmp.Compare(a.seq, b.seq))
+	}) {
+		if !i.Until.After(now) {
+			q.remove(now, i, qos.Refused, i.charged)
+			out = append(out, qos.Outcome{
+				Entry: i.Entry, State: qos.Refused, Reason: qos.ReasonWaited, Waited: max(0, now.Sub(i.since)),
+			})
+		}
+	}
+	p.Begin()
+	for id, pool := range q.pools {
+		if pool.dirty || !pool.look.IsZero() && !pool.look.After(now) {
+			out = q.pump(now, qos.PoolID(id), p, out)
+		}
+	}
+	return out
+}
+
+// resting returns what rests at a pool, the longest first.
+func (q *Reference) resting(id qos.PoolID) []*item {
+	rest := slices.DeleteFunc(q.in(id, -1), func(i *item) bool { _, rests := i.rests[id]; return !rests })
+	slices.SortFunc(rest, func(a, b *item) int { return cmp.Compare(a.rests[id], b.rests[id]) })
+	return rest
+}
+
+func (q *Reference) rise(id qos.PoolID, rest []*item) {
+	for _, i := range rest {
+		delete(i.rests, id)
+		if i.charged {
+			continue
+		}
+		b := q.bands[id][i.Class]
+		f := b.flows[i.Tenant]
+		f.tag = max(f.tag, b.floor-4*float64(q.cfg.Slack)/f.weight)
+	}
+}
+
+func (q *Reference) pump(now time.Time, id qos.PoolID, placer qos.Placer, out []qos.Outcome) []qos.Outcome {
+	p := q.pools[id]
+	p.dirty, p.look, p.tried = false, time.Time{}, now
+	if len(q.in(id, -1)) == 0 {
+		return out
+	}
+	old, failed := q.resting(id), []*item(nil)
+	rise := func(n int) {
+		n = min(n, len(old))
+		q.rise(id, old[:n])
+		old = old[n:]
+	}
+	rise(q.cfg.Tries / 4)
+	for {
+		wait, _ := placer.Wait(now, id, qos.Unbounded)
+		i, bound, owed := q.next(now, id, wait)
+		more := len(old) > 0 && wait <= q.cfg.Classes[0].Bound
+		if len(failed) == q.cfg.Tries && (i != nil || more) {
+			p.dirty = true
+			failed = failed[:q.cfg.Tries/2]
+			break
+		}
+		if i == nil && more {
+			rise(q.cfg.Tries - len(failed))
+			continue
+		}
+		if i == nil {
+			q.watch(now, id, placer)
+			break
+		}
+		placed, ok := placer.Place(now, i.Entry, q.terms(now, id, i, bound, owed))
+		if ok {
+			out = append(out, q.grant(now, id, i, placed))
+			rise(1)
+			continue
+		}
+		p.sooner(placed.Look)
+		q.rests++
+		i.rests[id] = q.rests
+		failed = append(failed, i)
+	}
+	q.rise(id, failed)
+	return out
+}
+
+func (q *Reference) watch(now time.Time, id qos.PoolID, placer qos.Placer) {
+	bound := time.Duration(0)
+	if len(q.resting(id)) > 0 {
+		bound = q.cfg.Classes[0].Bound
+	}
+	if i, of, _ := q.next(now, id, 0); i != nil {
+		bound = max(bound, of)
+	}
+	if bound > 0 {
+		_, look := placer.Wait(now, id, bound)
+		p := q.pools[id]
+		p.sooner(look)
+	}
+}

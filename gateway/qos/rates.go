@@ -1,0 +1,69 @@
+package qos
+
+import (
+	"math"
+	"time"
+)
+
+// recently is the lifetime of what rates remember.
+const recently = 10 * time.Second
+
+// meter measures what arrives, a second.
+type meter struct {
+	requests, work, room float64
+	at                   time.Time
+}
+
+// add counts the part of one entry that is a pool's.
+func (m *meter) add(now time.Time, e *Entry) {
+	part := 1 / float64(len(e.Pools))
+	*m = m.fade(now)
+	m.requests += part
+	m.work += part * float64(e.Work)
+	m.room += part * float64(e.Room)
+}
+
+// fade returns the meter as it is at a time.
+func (m meter) fade(now time.Time) meter {
+	left := math.Exp(-max(0, now.Sub(m.at).Seconds()) / recently.Seconds())
+	if now.After(m.at) {
+		m.at = now
+	}
+	m.requests *= left
+	m.work *= left
+	m.room *= left
+	return m
+}
+
+// rate measures what work a pool takes a second while requests wait for it.
+type rate struct {
+	work, seconds float64
+	// last is the work that was placed last while others waited on, at the time since.
+	last  float64
+	since time.Time
+}
+
+// enough is how many seconds of waiting make a rate.
+const enough = 2
+
+// placed notes work that the pool took while requests waited for it.
+func (r *rate) placed(now time.Time, work int64) {
+	if !r.since.IsZero() {
+		passed := max(0, now.Sub(r.since))
+		left := math.Exp(-passed.Seconds() / recently.Seconds())
+		r.work = r.work*left + r.last
+		r.seconds = r.seconds*left + passed.Seconds()
+	}
+	r.last, r.since = float64(work), now
+}
+
+// pause says that nothing waits for the pool.
+func (r *rate) pause() { r.since = time.Time{} }
+
+// value returns tokens a second; 0: not known.
+func (r *rate) value() float64 {
+	if r.seconds < enough {
+		return 0
+	}
+	return r.work / r.seconds
+}

@@ -1,0 +1,48 @@
+package qos
+
+// Stats fills dst, whose memory it uses again. It takes a time that grows with the
+// number of entries.
+func (q *Queue) Stats(dst *Stats) {
+	*dst = Stats{
+		Waiting: len(q.expiry), Bytes: q.bytes, Flows: q.flows,
+		Pools: dst.Pools[:0], Classes: dst.Classes[:0], Bands: dst.Bands[:0],
+	}
+	for i := range q.classes {
+		c := &q.classes[i]
+		s := c.stats
+		s.ID, s.Name, s.Gone, s.Waiting = ClassID(i), c.Name, c.gone, c.waiting
+		dst.Classes = append(dst.Classes, s)
+	}
+	for _, e := range q.expiry {
+		s := &dst.Classes[e.Class]
+		if s.Oldest.IsZero() || e.Arrived.Before(s.Oldest) {
+			s.Oldest = e.Arrived
+		}
+	}
+	for _, p := range q.pools {
+		dst.Pools = append(dst.Pools, PoolStats{ID: p.id, Name: p.name, Rate: p.rate.value(), Look: p.look})
+		for _, b := range p.bands {
+			dst.Bands = append(dst.Bands, BandStats{
+				Pool: p.id, Class: b.class, Waiting: b.waiting, Work: int64(b.work), Credit: b.credit,
+				Placed: b.placed, Contended: b.contended, Got: b.got, Refusing: b.refusing,
+			})
+		}
+	}
+}
+
+// Flows appends what is known of each tenant that has entries waiting.
+func (q *Queue) Flows(dst []FlowStats) []FlowStats {
+	for _, p := range q.pools {
+		for _, b := range p.bands {
+			for _, f := range b.flows {
+				if f.waiting > 0 {
+					dst = append(dst, FlowStats{
+						Pool: p.id, Class: b.class, Tenant: f.tenant, Weight: f.weight,
+						Waiting: f.waiting, Work: int64(f.work), Ahead: max(0, f.tag-b.floor),
+					})
+				}
+			}
+		}
+	}
+	return dst
+}
