@@ -50,9 +50,13 @@ type relay struct {
 	mark      []byte    // the terminal mark, held back until the row is durable
 	hasToken  bool      // out holds the first token
 	tokenSeen bool
-	nextBeat  time.Time // when the next keep-alive comment is due
-	beaten    bool      // one has been sent
-	end       error     // how the stream ends, once out is written
+	nextBeat  time.Time     // when the next keep-alive comment is due
+	beaten    bool          // one has been sent
+	heard     bool          // an event has come
+	fresh     bool          // and one since the worker was last listened to
+	quiet     time.Duration // for how long it was listened to since, in vain
+	lastLook  time.Time     // when one that is late for its first event must have sent it
+	end       error         // how the stream ends, once out is written
 	use       runningUse
 }
 
@@ -105,7 +109,7 @@ func (r *relay) dispatch(now time.Time) *failure {
 
 // restart makes the relay ready for the answer to an attempt.
 func (r *relay) restart() {
-	r.body = nil
+	r.body, r.quiet, r.lastLook = nil, 0, time.Time{}
 	r.scan = *sse.NewScanner(r.ex.g.cfg.EventBytes)
 	r.stream, r.translator = r.ex.codec.NewObserver(r.ex.operation()), r.ex.newTranslator()
 }
@@ -129,10 +133,11 @@ func (r *relay) fill() *failure {
 	case r.body == nil:
 		return r.begin(time.Now())
 	}
-	deadline, beating := r.patience(time.Now())
+	now := time.Now()
+	deadline, beating := r.patience(now)
 	data, err := r.body.next(deadline)
 	defer r.body.free()
-	if len(data) > 0 {
+	if r.fresh = false; len(data) > 0 {
 		if !r.ex.answerBegan {
 			r.ex.answerBegan = true
 			r.ex.releasePrompt()
@@ -142,6 +147,9 @@ func (r *relay) fill() *failure {
 		if f := r.relayEvents(); f != nil || r.end != nil {
 			return f
 		}
+	}
+	if r.quiet += time.Since(now); r.fresh {
+		r.quiet = 0
 	}
 	if beating && isTimeout(err) && !r.ex.over() {
 		r.beat()
@@ -205,7 +213,8 @@ func (r *relay) broken(err error) *failure {
 // patience is how long to wait for the worker. beating says that a keep-alive comment
 // is due then.
 //
-// A worker is silent from now on, when it is first listened to: the time for
+// Only events end a silence: comments and blank events can come from something before
+// an engine that hangs. The time counts for which the worker was listened to: that for
 // which a client has held the gateway up is no silence of its worker.
 func (r *relay) patience(now time.Time) (until time.Time, beating bool) {
 	cfg := &r.ex.g.cfg
@@ -215,11 +224,19 @@ func (r *relay) patience(now time.Time) (until time.Time, beating bool) {
 			r.doneBy = now.Add(afterDone)
 		}
 		return r.doneBy, false
-	case r.ex.answerBegan:
-		return now.Add(cfg.StreamIdle), false
+	case r.heard:
+		return now.Add(cfg.StreamIdle - r.quiet), false
 	}
-	// What has come by now is heard, even if nobody listened in time.
-	until = latest(r.ex.dispatched.Add(cfg.FirstByteStream), now.Add(glance))
+	until = r.ex.dispatched.Add(cfg.FirstByteStream)
+	if soon := now.Add(glance); until.Before(soon) { // what has come by now is heard, even if nobody listened in time
+		if r.lastLook.IsZero() {
+			r.lastLook = now.Add(afterDone)
+		}
+		until = earliest(soon, r.lastLook)
+	}
+	if r.ex.answerBegan {
+		until = earliest(until, now.Add(cfg.StreamIdle))
+	}
 	if !r.nextBeat.IsZero() && r.nextBeat.Before(until) {
 		return latest(r.nextBeat, now.Add(glance)), true
 	}
@@ -246,8 +263,10 @@ func (r *relay) relayEvent(ev sse.Event) *failure {
 	}
 	if len(ev.Data) == 0 {
 		r.out = append(r.ready(), ev.Raw...)
+		r.awaitBeat()
 		return nil
 	}
+	r.heard, r.fresh = true, true
 	flags := r.stream.Observe(ev.Name, ev.Data)
 	r.bind()
 	switch {
