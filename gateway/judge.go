@@ -167,6 +167,9 @@ func noHead(err error) *failure {
 	if _, ok := errors.AsType[*fasthttp.ErrSmallBuffer](err); ok {
 		return &failure{kind: failHeadSize, cause: errors.New("the worker's response header is larger than 16 KiB")}
 	}
+	if errors.Is(err, errNoHead) {
+		return &failure{kind: failHead, cause: err}
+	}
 	return &failure{kind: failHead, cause: fmt.Errorf("the connection to the worker ended before its response header (%T)", err)}
 }
 

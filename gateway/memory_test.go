@@ -75,7 +75,10 @@ func longRequest(tenant string, n int) string {
 func TestMemoryOfAll(t *testing.T) {
 	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
 	r := newRig(t, []string{worker.URL()}, withTenants(), withConfig(func(cfg *Config) { cfg.MemoryBytes = 12 << 20 }))
+	holding := int64(0)
 	hold := func(tenant string) *gatewaytest.Client {
+		eventually(t, "the ends of those that aren't held", func() bool { return r.g.InFlight() == holding })
+		holding++
 		before := r.g.Memory().Used
 		c := r.dial()
 		text := longRequest(tenant, 1<<20+100)

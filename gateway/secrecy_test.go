@@ -98,27 +98,39 @@ func TestLogHoldsNoText(t *testing.T) {
 	}
 }
 
-// TestLateHeadIsNotTold: what has come of an answer whose head is late is in no log, and
-// in nothing that the health keeper is told.
-func TestLateHeadIsNotTold(t *testing.T) {
-	worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
-		x.Raw("HTTP/1.1 200 OK\n\n" + gatewaytest.ChatBody("secret words", gatewaytest.Usage(10, 1)))
-		x.WaitLeft()
-	})
-	for _, body := range []string{chatBody, streamBody} {
+// TestBadHeadIsNotTold: what has come of an answer whose head is late, or is none, is in no
+// log, and in nothing that the health keeper is told.
+func TestBadHeadIsNotTold(t *testing.T) {
+	answer := gatewaytest.ChatBody("secret words", gatewaytest.Usage(10, 1))
+	for _, c := range []struct {
+		body, head string
+		status     int
+		says       string
+	}{
+		{chatBody, "HTTP/1.1 200 OK\r\nX-Said: " + answer, 504, "header was not there in time"},
+		{streamBody, "HTTP/1.1 200 OK\r\nX-Said: " + answer, 504, "header was not there in time"},
+		{chatBody, "HTTP/1.1 200 OK\n\n" + answer, 502, "is no HTTP response header"},
+		{streamBody, answer, 502, "is no HTTP response header"},
+	} {
+		worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+			x.Raw(c.head)
+			x.WaitLeft()
+		})
 		out := &lockedBuffer{}
 		r := newRig(t, []string{worker.URL()}, withConfig(func(cfg *Config) {
-			cfg.FirstByteUnary, cfg.FirstByteStream = 300*time.Millisecond, 300*time.Millisecond
+			if c.status == 504 {
+				cfg.FirstByteUnary, cfg.FirstByteStream = 300*time.Millisecond, 300*time.Millisecond
+			}
 		}), withParts(func(p *Parts) {
 			p.Log = slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		}))
-		status, text, err := read(t, r.chat(body))
-		if status != 504 || err != nil {
+		status, text, err := read(t, r.chat(c.body))
+		if status != c.status || err != nil {
 			t.Fatalf("got %d %v %s", status, err, text)
 		}
 		r.idle()
 		said := out.String() + text + fmt.Sprint(r.health.causes)
-		if !strings.Contains(said, "header was not there in time") || strings.Contains(said, "secret words") {
+		if !strings.Contains(said, c.says) || strings.Contains(said, "secret words") {
 			t.Errorf("told is:\n%s", said)
 		}
 	}

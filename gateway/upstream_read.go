@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -158,6 +159,9 @@ func (c *upstream) readHeader(deadline time.Time) error {
 	defer c.settle()
 	for range 8 {
 		c.header.Reset()
+		if err := c.lookAtHead(); err != nil {
+			return err
+		}
 		if err := c.header.Read(c.reader()); err != nil {
 			return err
 		}
@@ -171,6 +175,46 @@ func (c *upstream) readHeader(deadline time.Time) error {
 	}
 	return errors.New("the worker sent only interim responses")
 }
+
+// errNoHead is the error of an answer that is no HTTP. The parser would wait for the
+// rest of its header.
+var errNoHead = errors.New("what the worker sent is no HTTP response header, or has lines that end in LF alone")
+
+// lookAtHead waits until a header has come whole, or so much of it that it can't be one,
+// and consumes nothing. A header that is too long, or ends early, is left to the parser.
+func (c *upstream) lookAtHead() error {
+	br, seen := c.reader(), 0
+	for {
+		_, err := br.Peek(seen + 1)
+		p, _ := br.Peek(br.Buffered())
+		if start := p[:min(len(p), len(httpPrefix))]; !bytes.HasPrefix(httpPrefix, start) {
+			return errNoHead
+		}
+		for {
+			i := bytes.IndexByte(p[seen:], '\n')
+			if i < 0 {
+				seen = len(p)
+				break
+			}
+			i += seen
+			if p[i-1] != '\r' { // the prefix has come before
+				return errNoHead
+			}
+			if bytes.HasSuffix(p[:i+1], headEnd) {
+				return nil
+			}
+			seen = i + 1
+		}
+		if errors.Is(err, bufio.ErrBufferFull) || errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+var httpPrefix, headEnd = []byte("HTTP/"), []byte("\r\n\r\n")
 
 // upstreamBody reads a response body by the framing its header announced and
 // knows whether it ended as announced.

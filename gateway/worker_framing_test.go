@@ -50,3 +50,59 @@ func TestWorkerFraming(t *testing.T) {
 		})
 	}
 }
+
+// TestWorkerHeadThatIsNone: a header that can't be one is judged when its first wrong
+// byte has come, not when its time is over: a line that ends in LF alone, or no HTTP.
+func TestWorkerHeadThatIsNone(t *testing.T) {
+	for _, head := range []string{
+		"HTTP/1.1 200 OK\nContent-Type: application/json\nContent-Length: 2\n\n{}",
+		"HTTP/1.1 200 OK\r\nContent-Type: application/json\nContent-Length: 2\r\n\r\n{}",
+		"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\n{}",
+		"HTTP/1.1 200 OK\n",
+		"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\n",
+		"SSH-2.0-x\r\n", "{", "\n", "\r\n",
+	} {
+		for _, body := range []string{chatBody, streamBody} {
+			worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+				x.Raw(head)
+				x.WaitLeft()
+			})
+			r := newRig(t, []string{worker.URL()})
+			status, text, err := read(t, r.chat(body))
+			if status != 502 || err != nil || !strings.Contains(text, `"upstream_error"`) {
+				t.Errorf("%q: got %d %v %s", head, status, err, text)
+			}
+			r.row()
+			r.health.mu.Lock()
+			if len(r.health.blamed) != 1 || !strings.HasPrefix(r.health.blamed[0], "transport ") {
+				t.Errorf("%q: blamed %v", head, r.health.blamed)
+			}
+			r.health.mu.Unlock()
+		}
+	}
+}
+
+// TestWorkerHeadInPieces: a header is one however it comes, to its largest size.
+func TestWorkerHeadInPieces(t *testing.T) {
+	head := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Long: " + strings.Repeat("x", upstreamHeader-200) + "\r\nContent-Length: "
+	answer := gatewaytest.ChatBody("a", gatewaytest.Usage(10, 1))
+	text := head + itoa(int64(len(answer))) + "\r\n\r\n" + answer
+	for _, n := range []int{1, 7, 4096} {
+		worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+			rest := text
+			for i := 0; len(rest) > 0; i++ {
+				some := min(n, len(rest))
+				if i > 200 {
+					some = len(rest)
+				}
+				x.Raw(rest[:some])
+				rest = rest[some:]
+			}
+			x.Finished()
+		})
+		r := newRig(t, []string{worker.URL()})
+		if status, got, err := read(t, r.chat(chatBody)); status != 200 || err != nil || got != answer {
+			t.Errorf("pieces of %d: got %d %v %s", n, status, err, got)
+		}
+	}
+}
