@@ -189,6 +189,13 @@ bench-article: build ## the published benchmark in shape: six simulated workers,
 	$(call say,bench-article)
 	@deploy/bench/article.sh
 
+# `make bench-overload OVERLOAD='-runs one,flood -flood 2m'`; go run ./deploy/bench/overload -help has the flags.
+OVERLOAD ?=
+
+.PHONY: bench-overload
+bench-overload: build ## classes of service at twice the capacity: twenty tenants, one flooding (14 minutes; docs/0038)
+	@deploy/bench/overload.sh $(OVERLOAD)
+
 # `make bench-edge EDGE='-cells latency -rounds 3 -span 10s'`; docs/0034-edge-speed.md has the flags.
 EDGE ?=
 
