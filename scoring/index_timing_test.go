@@ -79,27 +79,34 @@ func BenchmarkKeys(b *testing.B) {
 	}
 }
 
+// benchFleet returns a fleet of which worker i of n holds the first (i+1)/n of the
+// prompt.
+func benchFleet(b *testing.B, workers int, tokens []uint32) *Fleet {
+	f := NewFleet(DefaultConfig())
+	var hashes []EngineHash
+	for i := range len(tokens) / 16 {
+		hashes = append(hashes, intHash(uint64(i)))
+	}
+	for i := range workers {
+		id, err := f.Add(epoch, WorkerSpec{Name: fmt.Sprint(i), Pool: "p", Models: []string{"m"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		f.SetReady(epoch, id, true, "")
+		f.SetView(id, 0, ViewLive)
+		n := len(hashes) * (i + 1) / workers
+		f.ApplyEvents(epoch, id, 0, []Event{{
+			Kind: BlockStored, Hashes: hashes[:n], Tokens: tokens[:16*n], BlockSize: 16, Usable: n,
+		}})
+	}
+	return f
+}
+
 // BenchmarkPick is a whole pick with its reports: hashing, look-up, prediction
 // for every worker, load, speculative entry.
 func BenchmarkPick(b *testing.B) {
 	forEachSize(b, func(b *testing.B, workers int, tokens []uint32) {
-		f := NewFleet(DefaultConfig())
-		var hashes []EngineHash
-		for i := range len(tokens) / 16 {
-			hashes = append(hashes, intHash(uint64(i)))
-		}
-		for i := range workers {
-			id, err := f.Add(epoch, WorkerSpec{Name: fmt.Sprint(i), Pool: "p", Models: []string{"m"}})
-			if err != nil {
-				b.Fatal(err)
-			}
-			f.SetReady(epoch, id, true, "")
-			f.SetView(id, 0, ViewLive)
-			n := len(hashes) * (i + 1) / workers
-			f.ApplyEvents(epoch, id, 0, []Event{{
-				Kind: BlockStored, Hashes: hashes[:n], Tokens: tokens[:16*n], BlockSize: 16, Usable: n,
-			}})
-		}
+		f := benchFleet(b, workers, tokens)
 		req := &Request{Model: "m", Pools: []string{"p"}, Tokens: tokens}
 		now := epoch
 		b.ReportAllocs()
@@ -113,6 +120,52 @@ func BenchmarkPick(b *testing.B) {
 			r.Done(now, Completed)
 		}
 	})
+}
+
+// busyFleet is benchFleet with more work at each worker than any bound permits.
+func busyFleet(b *testing.B, workers int, tokens []uint32) *Fleet {
+	f := benchFleet(b, workers, tokens)
+	for _, w := range f.workers {
+		for range 4 {
+			if _, err := f.Pick(epoch, &Request{Model: "m", Pools: []string{"p"}, Estimate: 1 << 20, Only: w.id}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	return f
+}
+
+// BenchmarkOfferRefused offers a request that waits once more, in vain. Its keys are
+// there; the look-up is done anew, since caches change meanwhile.
+func BenchmarkOfferRefused(b *testing.B) {
+	forEachSize(b, func(b *testing.B, workers int, tokens []uint32) {
+		f := busyFleet(b, workers, tokens)
+		p, err := f.Prepare(epoch, &Request{Model: "m", Pools: []string{"p"}, Tokens: tokens})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportAllocs()
+		for b.Loop() {
+			if r, _, err := f.Offer(epoch, p, Terms{Bound: time.Second}); r != nil || err != nil {
+				b.Fatal(r, err)
+			}
+		}
+	})
+}
+
+// BenchmarkWait asks for the least wait of a pool whose workers are all busy.
+func BenchmarkWait(b *testing.B) {
+	for _, workers := range []int{4, 64, 256} {
+		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
+			f := busyFleet(b, workers, prompt(1, 512))
+			b.ReportAllocs()
+			for b.Loop() {
+				if wait, _ := f.Wait(epoch, "p", "", time.Second); wait < time.Second {
+					b.Fatal(wait)
+				}
+			}
+		})
+	}
 }
 
 // BenchmarkApplyEvents stores a step's worth of blocks (64) of a growing prompt

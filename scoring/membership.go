@@ -9,8 +9,9 @@ import "slices"
 // long enough.
 func (f *Fleet) Retire(id WorkerID, reason string) {
 	f.change(id, func(w *worker) bool {
+		was := w.retired
 		w.retired, w.ready, w.reason = true, false, reason
-		return true
+		return !was
 	})
 }
 

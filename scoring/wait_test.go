@@ -1,0 +1,152 @@
+package scoring
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// exact makes s predict with what its engines really take, which do not scatter.
+func exact(cfg Config) *simulation {
+	e := newSimEngine(0)
+	cfg.Prior = Coefficients{
+		Base: seconds(e.stepTime) + 6*time.Millisecond, PerKilo: seconds(1000 * e.tokenTime),
+		PerSeq: seconds(e.seqTime), Attention: seconds(e.pairTime),
+	}
+	cfg.BatchTokens = e.budget
+	s := newSimulation(cfg, 1)
+	s.noise = 0
+	return s
+}
+
+// TestWaitIsNotAboveTheTruth lets requests queue before an engine and compares what
+// the fleet said that each of them would wait with how much later its first token
+// came than from an idle engine. It may be above it by as much as one step computes
+// of requests behind the head, which nobody reports, and the way of a report;
+// altogether it is below.
+func TestWaitIsNotAboveTheTruth(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		rate          float64
+		least, output int
+		slots         int
+	}{
+		{"seldom a queue", 8, 16, 4, 64},
+		{"long queues", 16, 16, 4, 64},
+		{"larger than a step", 3, 1500, 4, 64},
+		{"long answers", 6, 16, 60, 64},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := exact(DefaultConfig())
+			e := s.engines[0]
+			e.slots = c.slots
+			w := s.fleet.workers[0]
+			said := map[*simRequest]float64{}
+			choose := s.pick
+			s.pick = func(r *simRequest) *Reservation {
+				s.fleet.mu.Lock()
+				w.predictor = predictor{} // what it takes is known, and not learned
+				w.predictor.start(newPool(s.fleet.cfg.Prior.vector()))
+				l := s.fleet.line(s.now, w, 0, 0)
+				said[r] = max(l.prefill(), l.slot)
+				s.fleet.mu.Unlock()
+				return choose(r)
+			}
+			at := time.Duration(0)
+			for i := range 300 {
+				at += seconds(s.rng.ExpFloat64() / c.rate)
+				s.submit(at, &simRequest{tokens: prompt(uint64(i+1), c.least+s.rng.IntN(1000)), output: c.output})
+			}
+			s.run()
+			waited, told := 0.0, 0.0
+			for i, r := range s.all {
+				n := float64(len(r.tokens))
+				steps := float64((len(r.tokens) + e.budget - 1) / e.budget)
+				alone := 0.006 + steps*e.stepTime + n*e.tokenTime + attentionPairs(n, 0)*e.pairTime
+				really := r.ttft.Seconds() - alone
+				waited, told = waited+really, told+said[r]
+				step := 0.006 + e.stepTime + e.tokenTime*float64(e.budget) + e.pairTime*attentionPairs(float64(e.budget), n)
+				if said[r] > really+step {
+					t.Errorf("request %d of %v tokens: a wait of %.4f s was told, it was %.4f s", i, n, said[r], really)
+				}
+			}
+			if told < 0.6*waited || told > waited {
+				t.Errorf("%.1f s of waiting were told, %.1f s it was", told, waited)
+			}
+		})
+	}
+}
+
+// TestLookIsInTime draws queues at workers and has nothing reported from then on: who
+// looks whenever Wait says so sees at once when the wait has fallen to the bound, and
+// looks seldom.
+func TestLookIsInTime(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		cfg := DefaultConfig()
+		cfg.BatchTokens, cfg.MaxSeqs = 256, 8
+		ms := func(what string, most int) time.Duration {
+			return time.Duration(rapid.IntRange(0, most).Draw(rt, what)) * time.Millisecond
+		}
+		build := func() (*Fleet, func()) {
+			f := NewFleet(cfg)
+			ids := addWorkers(t, f, 2)
+			return f, func() { _ = ids }
+		}
+		type pickOf struct {
+			at    time.Duration
+			n     int
+			unary bool
+			only  WorkerID
+		}
+		var picks []pickOf
+		for range rapid.IntRange(1, 12).Draw(rt, "picks") {
+			picks = append(picks, pickOf{ms("at", 1000), rapid.IntRange(1, 8000).Draw(rt, "tokens"), rapid.Bool().Draw(rt, "unary"), WorkerID(rapid.IntRange(1, 2).Draw(rt, "worker"))})
+		}
+		load := Load{Running: rapid.IntRange(0, 12).Draw(rt, "running"), Waiting: rapid.IntRange(0, 20).Draw(rt, "waiting")}
+		refuses := rapid.Bool().Draw(rt, "a worker refuses")
+		prepare := func() *Fleet {
+			f, _ := build()
+			for _, p := range picks {
+				pick(t, f, epoch.Add(p.at), &Request{Estimate: p.n, Unary: p.unary, Only: p.only})
+			}
+			f.ObserveLoad(epoch.Add(time.Second), 1, load)
+			f.ObserveLoad(epoch.Add(time.Second), 1, load)
+			if refuses {
+				f.Saturated(epoch.Add(time.Second), 2)
+			}
+			return f
+		}
+		bound := ms("bound", 500)
+		start := epoch.Add(time.Second)
+
+		within := time.Time{}
+		f := prepare()
+		for now := start; now.Before(start.Add(20 * time.Second)); now = now.Add(time.Millisecond) {
+			if wait, _ := f.Wait(now, "p", "m", bound); wait <= bound {
+				within = now
+				break
+			}
+		}
+		f, now, looks := prepare(), start, 0
+		for {
+			wait, look := f.Wait(now, "p", "m", bound)
+			if wait <= bound {
+				break
+			}
+			if looks++; look.IsZero() || look.After(start.Add(20*time.Second)) {
+				if !within.IsZero() {
+					rt.Fatalf("at %v, after %d looks, the next is at %v: the wait is within the bound at %v", now.Sub(start), looks, look, within.Sub(start))
+				}
+				return
+			}
+			if !look.After(now) {
+				rt.Fatalf("at %v it is to be looked at again at %v", now.Sub(start), look.Sub(start))
+			}
+			now = look
+		}
+		if within.IsZero() || now.Sub(within) > 2*time.Millisecond || looks > 60 {
+			rt.Fatalf("after %d looks the wait is seen to be within the bound at %v; it was at %v", looks, now.Sub(start), within.Sub(start))
+		}
+	})
+}
