@@ -122,10 +122,16 @@ func BenchmarkPick(b *testing.B) {
 	})
 }
 
-// busyFleet is benchFleet with more work at each worker than any bound permits.
+// busyFleet is benchFleet with more work at each worker than any bound permits, and
+// something learned of each.
 func busyFleet(b *testing.B, workers int, tokens []uint32) *Fleet {
 	f := benchFleet(b, workers, tokens)
 	for _, w := range f.workers {
+		r, err := f.Pick(epoch.Add(-time.Second), &Request{Model: "m", Pools: []string{"p"}, Estimate: 1000, Only: w.id})
+		if err != nil {
+			b.Fatal(err)
+		}
+		r.FirstToken(epoch)
 		for range 4 {
 			if _, err := f.Pick(epoch, &Request{Model: "m", Pools: []string{"p"}, Estimate: 1 << 20, Only: w.id}); err != nil {
 				b.Fatal(err)

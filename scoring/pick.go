@@ -213,8 +213,8 @@ func (f *Fleet) weigh(now time.Time, req *Request, s *scratch, held *Held) {
 // It requires that f.mu is held.
 func (f *Fleet) predict(now time.Time, req *Request, s *scratch, c *candidate) {
 	w := c.worker
-	l := f.line(now, w, req.Priority, float64(c.work))
-	c.line = l
+	l := &c.line
+	f.meet(now, w, req.Priority, float64(c.work), l)
 	c.ahead = l.ahead
 	c.running = (float64(w.running) + l.others) / float64(w.engines())
 	steps := 1 + (c.ahead+float64(c.work))/float64(f.cfg.BatchTokens)
@@ -226,7 +226,7 @@ func (f *Fleet) predict(now time.Time, req *Request, s *scratch, c *candidate) {
 	}
 	c.full = max(l.slot,
 		w.spaceWait(now, f.cfg.LoadStale, s.keys(c), s.size(c), req.prompt(), l.others),
-		w.saturation.left(now))
+		l.left)
 	// What is ahead is computed in the same time.
 	c.fixed = max(0, c.full-l.perToken*c.ahead-l.perPair*l.pairs)
 	c.speed, c.foreign = l.speed, l.waiting+l.others

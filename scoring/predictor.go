@@ -59,6 +59,7 @@ const (
 	speedGain = 0.12
 	speedClip = 0.7
 	maxSpeed  = 2.8 // e^2.8 is 16
+	lateness  = 10 * time.Millisecond
 	// errorWindow is how many of a worker's last errors its quantiles are of.
 	errorWindow = 64
 	// settled is the number of first tokens after which the error quantiles are
@@ -112,6 +113,9 @@ type predictor struct {
 
 	logSpeed float64
 	trained  int64
+	// late is the speed that followed from lateOf at lateAt; see lately.
+	late, lateOf float64
+	lateAt       time.Time
 	// known is the weight of the samples behind coef.
 	known float64
 	// last is when logSpeed was true, faded when the samples were last relaxed.
@@ -179,6 +183,16 @@ func (p *predictor) speed(now time.Time, halfLife time.Duration) float64 {
 	return math.Exp(p.logSpeed * math.Exp2(-idle))
 }
 
+// lately relaxes p and is the speed, both as of at most lateness ago, in which little
+// changes by time alone: to work it out takes longer than all else that a wait needs.
+func (p *predictor) lately(now time.Time, halfLife time.Duration) float64 {
+	if age := now.Sub(p.lateAt); p.trained == 0 || p.lateOf != p.logSpeed || age < 0 || age > lateness {
+		p.relax(now, halfLife)
+		p.late, p.lateOf, p.lateAt = p.speed(now, halfLife), p.logSpeed, now
+	}
+	return p.late
+}
+
 // temper returns the factor on a prediction that, by its logarithm, is off from
 // the mean of the pool's candidates. Of a difference within the doubt nothing
 // remains, of a large one nearly all: the non-negative garrote (L. Breiman,
@@ -209,10 +223,11 @@ func (p *predictor) relax(now time.Time, halfLife time.Duration) {
 		p.coef = p.pool.coef
 		return
 	}
-	halves := now.Sub(p.faded) / halfLife
-	if halves <= 0 {
+	since := now.Sub(p.faded)
+	if since < halfLife {
 		return
 	}
+	halves := since / halfLife
 	p.faded = p.faded.Add(halves * halfLife)
 	f := math.Exp2(-float64(halves))
 	for i := range p.samples {

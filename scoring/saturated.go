@@ -29,7 +29,12 @@ func (s *saturation) refuse(now time.Time) {
 func (s *saturation) answer() { *s = saturation{} }
 
 // left is how long the worker is to be left alone, in seconds.
-func (s *saturation) left(now time.Time) float64 { return max(0, s.until.Sub(now).Seconds()) }
+func (s *saturation) left(now time.Time) float64 {
+	if s.pause == 0 {
+		return 0
+	}
+	return max(0, s.until.Sub(now).Seconds())
+}
 
 // Saturated reports that a worker refused a request for want of room. It is taken to
 // have none for 250 ms, or twice the last time up to 5 s, until it answers one.

@@ -246,7 +246,7 @@ func (f *Fleet) snapshot(now time.Time, w *worker) WorkerSnapshot {
 	p := &w.predictor
 	speed := p.speed(now, f.cfg.IdleHalfLife)
 	perToken, perPair := p.costs(speed)
-	ahead, _ := w.ahead(now, w.all(), speed*p.coef[termBase], perToken, perPair, f.cfg.BatchTokens, 1)
+	ahead, _, _ := w.ahead(now, w.all(), speed*p.coef[termBase], perToken, perPair, f.cfg.BatchTokens, 1)
 	return WorkerSnapshot{
 		Worker: w.info(), Models: slices.Clone(w.spec.Models), Adapters: slices.Clone(w.spec.Adapters),
 		Ready: w.ready, Reason: w.reason, Retired: w.retired, Trial: w.trial, Added: w.added,

@@ -10,7 +10,7 @@ const (
 	// soonest is the least time until it is worth to look again for what comes by
 	// time alone, shifting that for the best worker to be another one.
 	soonest  = time.Millisecond
-	shifting = 20 * time.Millisecond
+	shifting = 0.02 // seconds
 	// drift is by how many seconds a second the costs of two workers may move
 	// against each other by themselves: one works off what it has, of the other it
 	// turns out that it is late.
@@ -23,59 +23,65 @@ type line struct {
 	perToken, perPair float64
 	// waiting are requests of other senders that wait there, others those that run.
 	waiting, others float64
-	// queue is the part of our own requests there that goes before it; ahead and pairs
-	// are to be computed before it, on its own engine.
-	queue        queued
-	ahead, pairs float64
-	// foreign is the time that the part of that takes which others sent, slot the wait
-	// for a sequence to end, in seconds.
-	foreign, slot float64
+	// ahead and pairs are to be computed before it, on its own engine, prefill is how
+	// long that takes; foreign is the part of prefill that others' requests take, rest
+	// the time in which the engine works off what it is at. slot is the wait for a
+	// sequence to end. All in seconds.
+	ahead, pairs           float64
+	prefill, foreign, rest float64
+	slot                   float64
+	// step is the time of a whole step of prefill, left that of a pause that the
+	// worker has asked for.
+	step, left float64
+	idle       bool // it has nothing to do, as far as is known
 }
 
-// line tells what a request of a priority meets at w, where that is of any matter
-// there. mean is taken for the work of others' requests where nothing is known. It
-// requires that f.mu is held.
-func (f *Fleet) line(now time.Time, w *worker, priority int64, mean float64) line {
+// meet fills l with what a request of a priority meets at w, where that is of any
+// matter there. mean is taken for the work of others' requests where nothing is known.
+// It requires that f.mu is held.
+func (f *Fleet) meet(now time.Time, w *worker, priority int64, mean float64, l *line) {
 	w.advance(now)
 	w.predictor.relax(now, f.cfg.IdleHalfLife)
-	var l line
-	l.speed = w.predictor.speed(now, f.cfg.IdleHalfLife)
-	l.waiting, l.others = w.workload.others(now, f.cfg.LoadStale)
-	l.perToken, l.perPair = w.predictor.costs(l.speed)
-	l.queue = w.before(priority)
-	own, pairs := w.ahead(now, l.queue, l.speed*w.predictor.coef[termBase], l.perToken, l.perPair, f.cfg.BatchTokens, w.engines())
-	if w.meanTokens != 0 {
-		mean = w.meanTokens
-	}
-	engines := float64(w.engines())
-	tokens, others := l.waiting*mean/engines, l.waiting*attentionPairs(mean, 0)/engines
-	l.ahead, l.pairs = own+tokens, pairs+others
-	l.foreign = l.perToken*tokens + l.perPair*others
-	l.slot = w.slotWait(l.queue.requests, l.waiting+l.others, w.slots(f.cfg.MaxSeqs))
-	return l
+	f.meetAt(now, w, w.predictor.speed(now, f.cfg.IdleHalfLife), priority, mean, l)
 }
 
-// prefill is how long it takes to compute what is ahead, in seconds.
-func (l *line) prefill() float64 { return l.perToken*l.ahead + l.perPair*l.pairs }
-
-// idle reports whether w has nothing to do, as far as is known.
-func (l *line) idle(w *worker) bool { return w.inFlight() == 0 && l.waiting == 0 }
-
-// bounded is the wait at w as it is compared with a bound, in seconds, if the longest
-// of the waits there is this. It requires that f.mu is held.
-func (f *Fleet) bounded(now time.Time, w *worker, l *line, wait float64) float64 {
-	if left := w.saturation.left(now); left > 0 {
-		return max(wait, left)
+// meetAt is meet at a given speed of w, where nothing else changes by time.
+func (f *Fleet) meetAt(now time.Time, w *worker, speed float64, priority int64, mean float64, l *line) {
+	p := &w.predictor
+	l.speed = speed
+	l.waiting, l.others = w.workload.others(now, f.cfg.LoadStale)
+	l.perToken, l.perPair = p.costs(l.speed)
+	base, ranks := l.speed*p.coef[termBase], w.engines()
+	before, engines := w.before(priority), float64(ranks)
+	l.ahead, l.pairs, l.rest = w.ahead(now, before, base, l.perToken, l.perPair, f.cfg.BatchTokens, ranks)
+	l.rest /= engines
+	l.foreign = 0
+	if l.waiting > 0 {
+		if w.meanTokens != 0 {
+			mean = w.meanTokens
+		}
+		tokens, pairs := l.waiting*mean/engines, l.waiting*attentionPairs(mean, 0)/engines
+		l.ahead += tokens
+		l.pairs += pairs
+		l.foreign = l.perToken*tokens + l.perPair*pairs
 	}
-	if l.idle(w) || wait <= f.stepTime(w, l) {
+	l.prefill = l.perToken*l.ahead + l.perPair*l.pairs
+	l.slot = w.slotWait(before.requests, l.waiting+l.others, w.slots(f.cfg.MaxSeqs))
+	l.step = base + l.perToken*float64(f.cfg.BatchTokens)
+	l.left = w.saturation.left(now)
+	l.idle = w.inFlight() == 0 && l.waiting == 0
+}
+
+// bounded is the wait at a worker as it is compared with a bound, in seconds, if the
+// longest of the waits there is this.
+func (l *line) bounded(wait float64) float64 {
+	switch {
+	case l.left > 0:
+		return max(wait, l.left)
+	case l.idle || wait <= l.step:
 		return 0
 	}
 	return wait
-}
-
-// stepTime is what a whole step of prefill takes at w, in seconds.
-func (f *Fleet) stepTime(w *worker, l *line) float64 {
-	return l.speed*w.predictor.coef[termBase] + l.perToken*float64(f.cfg.BatchTokens)
 }
 
 // Wait returns the least time that a request would wait for what is there already
@@ -90,102 +96,104 @@ func (f *Fleet) stepTime(w *worker, l *line) float64 {
 func (f *Fleet) Wait(now time.Time, pool, model string, bound time.Duration) (wait time.Duration, look time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	least, trials := math.Inf(1), math.Inf(1)
+	of, limit := f.pools[pool], bound.Seconds()
+	least, soon := math.Inf(1), math.Inf(1)
+	trial, trialSoon := math.Inf(1), math.Inf(1) // who takes more only where nobody else can
+	var l line
 	for _, w := range f.workers {
-		if w.spec.Pool != pool || !w.ready || model != "" && !w.serves(model) {
+		if w.predictor.pool != of || !w.ready || model != "" && !w.serves(model) {
 			continue
 		}
-		l := f.line(now, w, math.MinInt64, 0)
-		is := f.bounded(now, w, &l, max(l.prefill(), l.slot))
+		w.advance(now)
+		f.meetAt(now, w, w.predictor.lately(now, f.cfg.IdleHalfLife), math.MinInt64, 0, &l)
+		is := l.bounded(max(l.prefill, l.slot))
 		if w.busyTrial() {
-			trials = min(trials, is) // which takes more only where nobody else can
+			trial, trialSoon = min(trial, is), min(trialSoon, f.byItself(now, w, &l, limit))
 			continue
 		}
-		least = min(least, is)
-		if is <= bound.Seconds() {
-			continue
+		if least = min(least, is); least <= limit {
+			return seconds(least), time.Time{}
 		}
-		if at := f.lookAt(now, w, &l, bound); look.IsZero() || !at.IsZero() && at.Before(look) {
-			look = at
-		}
+		soon = min(soon, f.byItself(now, w, &l, limit))
 	}
 	if math.IsInf(least, 1) {
-		least = trials
+		least, soon = trial, trialSoon
 	}
 	switch {
 	case math.IsInf(least, 1):
 		return Unbounded, time.Time{}
-	case least <= bound.Seconds():
-		look = time.Time{}
+	case least <= limit:
+		return seconds(least), time.Time{}
 	}
-	return seconds(min(least, longest)), look
+	return seconds(min(least, longest)), after(now, soon)
 }
 
-// lookAt is the earliest time at which the wait at w can have come within the bound
-// by itself; zero if that is not to be expected. What the engine works off, a pause
-// of its own, and others' load that was seen long ago, go by themselves. It requires
-// that f.mu is held.
-func (f *Fleet) lookAt(now time.Time, w *worker, l *line, bound time.Duration) time.Time {
-	limit := max(bound.Seconds(), f.stepTime(w, l))
-	until := max(0, w.saturation.left(now)-bound.Seconds())
-	left := w.seen[0].at.Add(f.cfg.LoadStale).Sub(now).Seconds() // until others' load is forgotten
-	if over := l.prefill() - limit; over > 0 {
-		takes, does := f.worksOff(now, w, l, over, left)
-		if !does {
-			return time.Time{}
-		}
-		until = max(until, takes)
+// after is the time in so many seconds, which are not less than it is worth to look
+// again for; zero for never.
+func after(now time.Time, soon float64) time.Time {
+	if soon > longest {
+		return time.Time{}
+	}
+	return now.Add(max(soonest, seconds(soon)))
+}
+
+// byItself is the least time in which the wait at w, except for space, can have come
+// within the limit before the next report; infinite if that is not to be expected.
+// What the engine works off, a pause of its own, and others' load that was seen long
+// ago, go by themselves. All in seconds. It requires that f.mu is held.
+func (f *Fleet) byItself(now time.Time, w *worker, l *line, limit float64) float64 {
+	soon := max(0, l.left-limit)
+	limit = max(limit, l.step)
+	forgotten := 0.0
+	if l.waiting+l.others > 0 {
+		forgotten = w.seen[0].at.Add(f.cfg.LoadStale).Sub(now).Seconds()
+	}
+	if over := l.prefill - limit; over > 0 {
+		soon = max(soon, l.worksOff(now, w, over, forgotten))
 	}
 	if over := l.slot - limit; over > 0 {
 		gone := (l.waiting + l.others) * w.meanDecode / float64(w.slots(f.cfg.MaxSeqs))
-		if gone < over || left <= 0 {
-			return time.Time{}
+		if gone < over {
+			return math.Inf(1)
 		}
-		until = max(until, left*over/gone)
+		soon = max(soon, forgotten*over/gone)
 	}
-	return now.Add(max(soonest, seconds(min(until, longest))))
+	return soon
 }
 
 // worksOff is the least time in which w has worked off so many seconds of what is
-// ahead before the next report, and whether it can. Others' load is forgotten in left
-// seconds. It requires that f.mu is held.
-func (f *Fleet) worksOff(now time.Time, w *worker, l *line, over, left float64) (takes float64, does bool) {
-	engines := float64(w.engines())
-	rate, most := 0.0, 0.0
-	if l.foreign > 0 && left > 0 {
-		rate, most = l.foreign/left, l.foreign
+// ahead before the next report; infinite if it can't. Others' load is forgotten in so
+// many seconds.
+func (l *line) worksOff(now time.Time, w *worker, over, forgotten float64) float64 {
+	rate, most := 0.0, l.rest
+	if l.rest > 0 {
+		rate = 1 / float64(w.engines())
 	}
-	unary := -1.0 // in how many seconds the head counts as over
-	if w.prefilling > 0 {
-		_, _, due, spent := w.due(now, l.queue, l.perToken, l.perPair, f.cfg.BatchTokens)
-		if rest := due - spent; rest > 0 {
-			rate, most = rate+1/engines, most+rest/engines
-		}
-		if w.head.unary {
-			unary = max(0, w.head.picked.Add(w.head.predicted).Sub(now).Seconds())
-		}
+	if l.foreign > 0 && forgotten > 0 {
+		rate, most = rate+l.foreign/forgotten, most+l.foreign
 	}
-	switch {
-	case most >= over && unary >= 0:
-		return min(over/rate, unary), true
-	case most >= over:
-		return over / rate, true
+	soon := math.Inf(1)
+	if most >= over {
+		soon = over / rate
 	}
-	return unary, unary >= 0
+	if w.head != nil && w.head.unary { // then it counts as over, and the next is begun
+		soon = min(soon, max(0, w.head.picked.Add(w.head.predicted).Sub(now).Seconds()))
+	}
+	return soon
 }
 
 // open reports whether c is open by the terms, and the wait there in seconds. It
 // requires that f.mu is held.
 func (f *Fleet) open(now time.Time, p *Prepared, c *candidate, terms *Terms) (bool, float64) {
 	w, l := c.worker, &c.line
-	wait := max(l.prefill(), c.full)
+	wait := max(l.prefill, c.full)
 	if terms.Bound == Unbounded && terms.Keep == (Keep{}) {
 		return true, wait
 	}
-	if f.bounded(now, w, l, wait) > terms.Bound.Seconds() {
+	if l.bounded(wait) > terms.Bound.Seconds() {
 		return false, wait
 	}
-	if terms.Keep == (Keep{}) || l.idle(w) {
+	if terms.Keep == (Keep{}) || l.idle {
 		return true, wait
 	}
 	workers := 0.0
@@ -213,13 +221,11 @@ func (f *Fleet) refuse(now time.Time, p *Prepared, best *candidate, wait float64
 		Best: best.worker.id, Pool: best.worker.spec.Pool, Work: best.work, Open: open,
 		Wait: seconds(wait), TTFT: seconds(best.raw),
 	}
-	if !open && f.bounded(now, best.worker, &best.line, wait) > terms.Bound.Seconds() {
-		// Where it is space that lacks, or what must be kept, somebody's end is reported.
-		byItself := max(best.line.prefill(), best.line.slot, best.worker.saturation.left(now))
-		if wait <= byItself {
-			no.Look = f.lookAt(now, best.worker, &best.line, terms.Bound)
-		}
-	}
+	l := &best.line
+	soon := math.Inf(1)
+	if limit := terms.Bound.Seconds(); !open && l.bounded(wait) > limit && wait <= max(l.prefill, l.slot, l.left) {
+		soon = f.byItself(now, best.worker, l, limit)
+	} // else it is space that lacks, or what must be kept, and somebody's end is reported
 	// Another one that is open may come to be the best.
 	for i := range p.s.candidates {
 		c := &p.s.candidates[i]
@@ -229,11 +235,9 @@ func (f *Fleet) refuse(now time.Time, p *Prepared, best *candidate, wait float64
 		if is, _ := f.open(now, p, c, terms); !is {
 			continue
 		}
-		at := now.Add(max(shifting, seconds(min((c.cost()-best.cost())/drift, longest))))
-		if no.Look.IsZero() || at.Before(no.Look) {
-			no.Look = at
-		}
+		soon = min(soon, max(shifting, (c.cost()-best.cost())/drift))
 	}
+	no.Look = after(now, soon)
 	return no
 }
 

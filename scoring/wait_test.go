@@ -48,8 +48,9 @@ func TestWaitIsNotAboveTheTruth(t *testing.T) {
 				s.fleet.mu.Lock()
 				w.predictor = predictor{} // what it takes is known, and not learned
 				w.predictor.start(newPool(s.fleet.cfg.Prior.vector()))
-				l := s.fleet.line(s.now, w, 0, 0)
-				said[r] = max(l.prefill(), l.slot)
+				var l line
+				s.fleet.meet(s.now, w, 0, 0, &l)
+				said[r] = max(l.prefill, l.slot)
 				s.fleet.mu.Unlock()
 				return choose(r)
 			}

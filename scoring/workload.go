@@ -190,33 +190,30 @@ func (l *workload) others(now time.Time, stale time.Duration) (waiting, running 
 //
 // Several engines side by side have the queue in equal parts, as far as is known.
 //
-// q is the part of the queue that matters, the head always among it.
-func (l *workload) ahead(now time.Time, q queued, base, perToken, perPair float64, batch, engines int) (tokens, pairs float64) {
+// q is the part of the queue that matters, the head always among it. rest is the time
+// that what may be taken off still takes, in seconds.
+func (l *workload) ahead(now time.Time, q queued, base, perToken, perPair float64, batch, engines int) (tokens, pairs, rest float64) {
 	if l.prefilling == 0 {
-		return 0, 0
+		return 0, 0, 0
 	}
 	tokens, pairs = float64(q.tokens), q.pairs
-	dueTokens, duePairs, due, spent := l.due(now, q, perToken, perPair, batch)
+	dueTokens, duePairs := float64(l.head.work), l.head.pairs
+	if step := float64(min(batch, q.tokens)); dueTokens < step {
+		dueTokens, duePairs = step, pairs*step/tokens
+	}
+	due := dueTokens*perToken + duePairs*perPair
+	spent := max(0, now.Sub(l.mark).Seconds())
 	done := 1.0
 	if due > spent {
 		done = spent / due
 	}
 	tokens, pairs = (tokens-done*dueTokens)/float64(engines), (pairs-done*duePairs)/float64(engines)
-	if late := min(spent-due-base, now.Sub(l.heard).Seconds()); late > 0 {
-		tokens += late / 2 / perToken
+	if late := spent - due - base; late > 0 {
+		if late = min(late, now.Sub(l.heard).Seconds()); late > 0 {
+			tokens += late / 2 / perToken
+		}
 	}
-	return tokens, max(0, pairs)
-}
-
-// due is what the engine is at: the tokens and pairs of the head or of one step, the
-// time they take, and how long it has been at them, in seconds. The queue must not be
-// empty.
-func (l *workload) due(now time.Time, q queued, perToken, perPair float64, batch int) (tokens, pairs, due, spent float64) {
-	tokens, pairs = float64(l.head.work), l.head.pairs
-	if step := float64(min(batch, q.tokens)); tokens < step {
-		tokens, pairs = step, q.pairs*step/float64(q.tokens)
-	}
-	return tokens, pairs, tokens*perToken + pairs*perPair, max(0, now.Sub(l.mark).Seconds())
+	return tokens, max(0, pairs), max(0, due-spent)
 }
 
 // slotWait is how long a request that arrives now waits for a sequence to end

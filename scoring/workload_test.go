@@ -18,7 +18,7 @@ func TestWorkAhead(t *testing.T) {
 	}
 	f := func(name string, l *workload, ms int, want float64) {
 		t.Helper()
-		if got, _ := l.ahead(at(ms), l.all(), 0, 1.0/rate, 0, batch, 1); math.Abs(got-want) > 1e-6 {
+		if got, _, _ := l.ahead(at(ms), l.all(), 0, 1.0/rate, 0, batch, 1); math.Abs(got-want) > 1e-6 {
 			t.Errorf("%s: %v tokens ahead, want %v", name, got, want)
 		}
 	}
@@ -46,7 +46,7 @@ func TestAttentionIsPartOfWhatIsAhead(t *testing.T) {
 	l := new(workload)
 	l.push(epoch, &Reservation{work: 1000, pairs: 9})
 	for ms, want := range map[int][2]float64{0: {1000, 9}, 5000: {500, 4.5}, 10_000: {0, 0}, 12_000: {1000, 0}} {
-		tokens, pairs := l.ahead(epoch.Add(time.Duration(ms)*time.Millisecond), l.all(), 0, 0.001, 1, 1024, 1)
+		tokens, pairs, _ := l.ahead(epoch.Add(time.Duration(ms)*time.Millisecond), l.all(), 0, 0.001, 1, 1024, 1)
 		if math.Abs(tokens-want[0]) > 1e-6 || math.Abs(pairs-want[1]) > 1e-6 {
 			t.Errorf("after %d ms %v tokens and %v pairs are ahead, want %v", ms, tokens, pairs, want)
 		}
