@@ -103,7 +103,6 @@ type exchange struct {
 	res             *scoring.Reservation
 	turn            turn
 	tries           tries
-	queued          bool // it waits for its turn, for the first time or again
 	underway        bool // the present attempt's worker has the request
 	attempts        []Attempt
 	upBody          *upstreamBody

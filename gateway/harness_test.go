@@ -241,6 +241,15 @@ func (r *rig) idle() {
 	if n := r.limiter.Stats().OpenLeases; n != 0 {
 		r.t.Errorf("%d leases are left open", n)
 	}
+	t := r.g.turns
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n, m := t.waiting.Load(), len(t.members); n != 0 || m != 0 || t.queue != nil && t.queue.Waiting() != 0 {
+		r.t.Errorf("the queue is left with %d requests, of which %d are known", n, m)
+	}
+	if n := t.late.Load(); n != 0 {
+		r.t.Errorf("%d late wake-ups", n)
+	}
 }
 
 // eventually waits for a condition that other goroutines bring about.

@@ -60,7 +60,7 @@ func (ex *exchange) partialCharge() charge {
 			return c
 		}
 	}
-	if ex.queued || !ex.gone.Load() && !ex.wasCut.Load() && !ex.answerBegan {
+	if ex.phase == tenancy.PhaseQueue || !ex.gone.Load() && !ex.wasCut.Load() && !ex.answerBegan {
 		return c
 	}
 	c.estimated = true

@@ -67,7 +67,7 @@ func (tn *turn) costs(prompt int) int64 {
 // told.
 func (ex *exchange) takeTurn(until time.Time) (late bool, rej *rejection) {
 	if !ex.turn.waits {
-		ex.queued, ex.phase = true, tenancy.PhaseQueue
+		ex.phase = tenancy.PhaseQueue
 		if ex.over() {
 			return false, shuttingDown()
 		}
@@ -87,7 +87,7 @@ func (ex *exchange) askForTurn() *rejection {
 		if err != nil {
 			return ex.noWorker(err)
 		}
-		ex.granted(res)
+		ex.res = res
 		return nil
 	}
 	if !ex.turn.asked {
@@ -101,15 +101,10 @@ func (ex *exchange) askForTurn() *rejection {
 		return ex.noWorker(err)
 	}
 	if res != nil {
-		ex.granted(res)
+		ex.res = res
 		return nil
 	}
 	return ex.enterQueue()
-}
-
-// granted makes res the worker of the next attempt.
-func (ex *exchange) granted(res *scoring.Reservation) {
-	ex.res, ex.queued = res, false
 }
 
 // describe tells the queue's class, tenant, pools and terms of the request.
@@ -262,9 +257,7 @@ func (ex *exchange) turnCame() *rejection {
 	if !tn.charged {
 		tn.charged, tn.work = true, tn.outcome.Work
 	}
-	res := tn.res
-	tn.res = nil
-	ex.granted(res)
+	ex.res, tn.res = tn.res, nil
 	return nil
 }
 
