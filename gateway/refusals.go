@@ -1,6 +1,12 @@
 package gateway
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/sluicegate/sluice/gateway/qos"
+)
 
 // refusals are the latest ones of the queue.
 type refusals struct {
@@ -42,6 +48,9 @@ func (g *Gateway) QueueState(dst *QueueState) bool {
 	t.takeNotes()
 	dst.Config = t.placer.conf.config
 	t.queue.Stats(&dst.Stats)
+	dst.Flows = t.queue.Flows(dst.Flows[:0])
+	slices.SortFunc(dst.Flows, func(a, b qos.FlowStats) int { return cmp.Compare(b.Work, a.Work) })
+	dst.Flows = dst.Flows[:min(len(dst.Flows), MaxQueueFlows)]
 	dst.LateWakeups = t.late.Load()
 	dst.Refused = t.refused.latest()
 	return true

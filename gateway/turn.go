@@ -93,6 +93,9 @@ func (ex *exchange) askForTurn() *rejection {
 	if !ex.turn.asked {
 		ex.describe(c)
 	}
+	if len(ex.turn.entry.Pools) == 0 {
+		return ex.noWorker(scoring.ErrNoWorker)
+	}
 	res, err := ex.offer()
 	if err != nil {
 		if len(ex.attempts) == 0 {
@@ -128,7 +131,7 @@ func (ex *exchange) describe(c *turnConf) {
 	}
 	known := tn.pools[:0]
 	for _, name := range ex.pick.Pools {
-		if p := c.pools[name]; p != nil {
+		if p := c.pools[name]; p != nil && !slices.Contains(known, p.id) {
 			known = append(known, p.id)
 		}
 	}

@@ -96,4 +96,3 @@ func TestTurnComes(t *testing.T) {
 		})
 	}
 }
-

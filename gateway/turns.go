@@ -456,7 +456,9 @@ func (p *placer) Place(now time.Time, e *qos.Entry, terms qos.Terms) (qos.Placem
 	case err != nil: // nobody is there; somebody may come
 		return qos.Placement{Pool: terms.Pool}, false
 	case res == nil:
-		p.held.Add(no.Best, no.Work)
+		if !no.Open { // else it will be given that worker's room
+			p.held.Add(no.Best, no.Work)
+		}
 		return qos.Placement{Pool: p.pool(no.Pool, &terms), Work: tn.costs(no.Work), Look: no.Look}, false
 	}
 	tn.res = res
