@@ -49,6 +49,27 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// TestUsageChunkWithoutUsage: a usage chunk is what the client didn't ask for even if its
+// worker has nothing to say in it, and is the client's where it did. The estimate counts.
+func TestUsageChunkWithoutUsage(t *testing.T) {
+	const chunk = `data: {"choices":[],"usage":null}` + "\n\n"
+	worker := gatewaytest.NewWorker(t, gatewaytest.Stream(gatewaytest.ContentEvent("a", "stop"), chunk, gatewaytest.DoneEvent))
+	for _, asked := range []bool{false, true} {
+		r := newRig(t, []string{worker.URL()})
+		body := streamBody
+		if asked {
+			body = strings.Replace(body, `"stream":true`, `"stream":true,"stream_options":{"include_usage":true}`, 1)
+		}
+		status, text, err := read(t, r.chat(body))
+		if status != 200 || err != nil || strings.Contains(text, chunk) != asked {
+			t.Errorf("asked for usage %v, got %d %v %s", asked, status, err, text)
+		}
+		if row := r.row(); !row.Flags.Has(tenancy.FlagEstimated) || row.OutputTokens != 1 {
+			t.Errorf("row %+v", row)
+		}
+	}
+}
+
 // TestStreamInPieces gives the same bytes however the worker cuts them.
 func TestStreamInPieces(t *testing.T) {
 	worker := gatewaytest.NewWorker(t, gatewaytest.Trickle(1, 0, "a", "b"), gatewaytest.Trickle(7, 0, "a", "b"), gatewaytest.Trickle(1000, 0, "a", "b"))

@@ -315,6 +315,34 @@ func TestNothingBypassesARuleByTranslation(t *testing.T) {
 	}
 }
 
+// TestTranslatedWithoutFinish: an answer of which the worker does not say why it ended is no
+// message, whether it came whole or as a stream with its terminal mark: no reason is made up
+// for it. What was used is charged, and the worker is told of.
+func TestTranslatedWithoutFinish(t *testing.T) {
+	whole := strings.Replace(gatewaytest.ChatBody("a", gatewaytest.Usage(10, 1)), `"finish_reason":"stop"`, `"finish_reason":null`, 1)
+	for _, c := range []struct {
+		body   string
+		worker gatewaytest.Behaviour
+		status int
+	}{
+		{helloMessages, gatewaytest.JSON(200, whole), 502},
+		{helloMessagesStream, gatewaytest.Stream(gatewaytest.RoleEvent, gatewaytest.ContentEvent("a", ""), gatewaytest.UsageEvent(gatewaytest.Usage(10, 1)), gatewaytest.DoneEvent), 200},
+	} {
+		r := newRig(t, []string{gatewaytest.NewWorker(t, c.worker).URL()}, chatOnly())
+		status, text, err := read(t, r.post("/v1/messages", c.body))
+		if status != c.status || err != nil || !strings.Contains(text, `"error_code":"upstream_error"`) ||
+			strings.Contains(text, "message_delta") || strings.Contains(text, "message_stop") || strings.Contains(text, "end_turn") {
+			t.Errorf("got %d %v %s", status, err, text)
+		}
+		if row := r.row(); row.Outcome != tenancy.OutcomeUpstreamError || row.InputTokens == 0 {
+			t.Errorf("row %+v", row)
+		}
+		if len(r.health.blamed) != 1 || !strings.HasPrefix(r.health.blamed[0], "answer ") {
+			t.Errorf("blamed %v", r.health.blamed)
+		}
+	}
+}
+
 // TestTranslatedLimits: a translated request reserves and settles what one that goes
 // through does.
 func TestTranslatedLimits(t *testing.T) {

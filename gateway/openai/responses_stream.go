@@ -174,7 +174,7 @@ func (c *responseReader) response() {
 		case c.Is(key, "id"):
 			c.id = c.plainText()
 		case c.Is(key, "usage"):
-			c.usage = c.responseUsage()
+			c.usage = c.reader.usage(&responseUsage, false)
 		default:
 			c.Skip()
 		}
@@ -203,36 +203,6 @@ func (c *responseReader) something() bool {
 	start := c.I
 	c.Skip()
 	return len(bytes.TrimSpace(c.B[start+1:max(start+1, c.I-1)])) > 0
-}
-
-// responseUsage reads a usage object in the names of /v1/responses; anything else is no
-// usage.
-func (c *responseReader) responseUsage() wire.Usage {
-	var u wire.Usage
-	var input, output bool
-	if c.Peek() != '{' {
-		c.Skip()
-		return u
-	}
-	c.Enter()
-	for key, ok := c.Member(); ok; key, ok = c.Member() {
-		switch {
-		case c.Is(key, "input_tokens"):
-			u.Input, input = c.Count()
-		case c.Is(key, "output_tokens"):
-			u.Output, output = c.Count()
-		case c.Is(key, "input_tokens_details"):
-			u.Cached, u.CachedKnown = c.detail("cached_tokens")
-		case c.Is(key, "output_tokens_details"):
-			u.Reasoning, _ = c.detail("reasoning_tokens")
-		default:
-			c.Skip()
-		}
-	}
-	if !input || !output {
-		return wire.Usage{}
-	}
-	return sane(u)
 }
 
 // readResponse reads an answer that is one response, or an event's data with one in it.

@@ -105,7 +105,7 @@ func (s *Stream) merge(u wire.Usage) {
 type chunk struct {
 	reader
 	usage      wire.Usage
-	hasUsage   bool // usage is there and not null
+	hasUsage   bool // usage is there, if only as null
 	hasChoices bool // choices is an array
 	choices    int
 	pieces     int64 // choices with output in them
@@ -121,8 +121,8 @@ func (c *chunk) read() {
 		case c.Is(key, "choices"):
 			c.readChoices()
 		case c.Is(key, "usage"):
-			c.hasUsage = c.Peek() != 'n'
-			c.usage = c.reader.usage(false)
+			c.hasUsage = true
+			c.usage = c.reader.usage(&chatUsage, false)
 		case c.Is(key, "error"):
 			c.failed = c.Peek() != 'n'
 			c.Skip()

@@ -107,7 +107,8 @@ func TestStreamObserve(t *testing.T) {
 	// Usage.
 	f(`{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}`, "usage+usage-chunk")
 	f(`{"usage":{"completion_tokens":2,"prompt_tokens":1},"choices":[]}`, "usage+usage-chunk")
-	f(`{"choices":[],"usage":null}`, "")
+	f(`{"choices":[],"usage":null}`, "usage-chunk")
+	f(`{"choices":[]}`, "")
 	f(`{"choices":[],"usage":{"prompt_tokens":-1,"completion_tokens":2}}`, "usage-chunk")
 	f(`{"choices":[],"usage":"many"}`, "usage-chunk")
 	f(`{"usage":{"prompt_tokens":1,"completion_tokens":2}}`, "usage")
@@ -187,7 +188,7 @@ func referenceChunk(data []byte) (flags wire.Flags, deltas int64, usage wire.Usa
 	if doc["error"] != nil || doc["object"] == "error" {
 		flags |= wire.StreamError
 	}
-	if isArray && len(choices) == 0 && doc["usage"] != nil {
+	if _, told := doc["usage"]; told && isArray && len(choices) == 0 {
 		flags |= wire.UsageChunk
 	}
 	if usage = referenceUsage(doc["usage"]); usage.Known {

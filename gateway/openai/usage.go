@@ -52,7 +52,7 @@ func (c *reader) answer(inputOnly bool) wire.Usage {
 	c.Enter()
 	for key, ok := c.Member(); ok; key, ok = c.Member() {
 		if c.Is(key, "usage") {
-			u = c.usage(inputOnly)
+			u = c.usage(&chatUsage, inputOnly)
 		} else {
 			c.Skip()
 		}
@@ -60,9 +60,17 @@ func (c *reader) answer(inputOnly bool) wire.Usage {
 	return u
 }
 
+// usageNames are the names that a route has for the counts of a usage object.
+type usageNames struct{ input, output, inputDetails, outputDetails string }
+
+var (
+	chatUsage     = usageNames{"prompt_tokens", "completion_tokens", "prompt_tokens_details", "completion_tokens_details"}
+	responseUsage = usageNames{"input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details"}
+)
+
 // usage reads a usage object; anything else is no usage. With inputOnly there is no
 // output to be counted, whatever it says.
-func (c *reader) usage(inputOnly bool) wire.Usage {
+func (c *reader) usage(names *usageNames, inputOnly bool) wire.Usage {
 	var u wire.Usage
 	var input, output bool
 	if c.Peek() != '{' {
@@ -72,13 +80,13 @@ func (c *reader) usage(inputOnly bool) wire.Usage {
 	c.Enter()
 	for key, ok := c.Member(); ok; key, ok = c.Member() {
 		switch {
-		case c.Is(key, "prompt_tokens"):
+		case c.Is(key, names.input):
 			u.Input, input = c.Count()
-		case c.Is(key, "completion_tokens"):
+		case c.Is(key, names.output):
 			u.Output, output = c.Count()
-		case c.Is(key, "prompt_tokens_details"):
+		case c.Is(key, names.inputDetails):
 			u.Cached, u.CachedKnown = c.detail("cached_tokens")
-		case c.Is(key, "completion_tokens_details"):
+		case c.Is(key, names.outputDetails):
 			u.Reasoning, _ = c.detail("reasoning_tokens")
 		default:
 			c.Skip()

@@ -17,6 +17,7 @@ func MessageID(requestID string) string { return "msg_" + requestID }
 var (
 	errNoChoice = errors.New("the worker's answer has no choice with a message")
 	errAborted  = errors.New("the worker ended its answer before it was finished")
+	errNoFinish = errors.New("the worker's answer has no finish reason")
 	errCall     = errors.New("the worker's answer has a call of a tool that is not whole")
 )
 
@@ -302,11 +303,16 @@ type ending struct {
 // reason returns the reason that a message stopped for, and the sequence that it
 // stopped at as JSON.
 //
+// An answer that gives no reason may be whole or not, so it gets none made up, even if its
+// stream has its terminal mark: clients act on a reason, and run a tool by it.
+//
 // A forced call ends with the finish reason stop; to those who are to run the tool it
 // is a call like any other. One that a stop sequence has cut short must not be run.
 func (e *ending) reason() (reason string, matched []byte, err error) {
 	none := []byte("null")
 	switch e.finish {
+	case "":
+		return "", nil, errNoFinish
 	case "length":
 		return "max_tokens", none, nil
 	case "content_filter":

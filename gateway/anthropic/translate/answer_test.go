@@ -28,7 +28,7 @@ func TestMessages(t *testing.T) {
 	const empty = `[{"type":"text","text":""}]`
 	f(whole(`{"role":"assistant","content":"a\u00e9\n"}`, `"stop"`, `null`), `[{"type":"text","text":"a\u00e9\n"}]`, "end_turn", "null")
 	f(whole(`{"role":"assistant","content":null}`, `"length"`, `null`), empty, "max_tokens", "null")
-	f(whole(`{"content":""}`, `null`, `null`), empty, "end_turn", "null")
+	f(whole(`{"content":""}`, `"stop"`, `null`), empty, "end_turn", "null")
 	f(whole(`{"content":"a"}`, `"stop"`, `"\n\n"`), `[{"type":"text","text":"a"}]`, "stop_sequence", `"\n\n"`)
 	f(whole(`{"content":"a"}`, `"stop"`, `151645`), `[{"type":"text","text":"a"}]`, "end_turn", "null")
 	f(whole(`{"content":"a"}`, `"content_filter"`, `null`), `[{"type":"text","text":"a"}]`, "refusal", "null")
@@ -65,6 +65,9 @@ func TestBrokenAnswers(t *testing.T) {
 	f(whole(`{"content":["secret"]}`, `"stop"`, `null`), nil)
 	f(whole(`{"audio":{"data":"secret"}}`, `"stop"`, `null`), nil)
 	f(whole(`{"content":"secret"}`, `"abort"`, `null`), errAborted)
+	f(whole(`{"content":"secret"}`, `null`, `null`), errNoFinish)
+	f(whole(`{"content":"secret"}`, `""`, `null`), errNoFinish)
+	f(whole(`{"content":null,"tool_calls":[{"id":"c1","function":{"name":"f","arguments":"{}"}}]}`, `null`, `"secret"`), errNoFinish)
 	f(whole(`{"tool_calls":[{"id":"c","function":{"name":"f","arguments":"{secret"}}]}`, `"tool_calls"`, `null`), errCall)
 	f(whole(`{"tool_calls":[{"id":"c","function":{"name":"f","arguments":"[\"secret\"]"}}]}`, `"tool_calls"`, `null`), errCall)
 	f(whole(`{"tool_calls":[{"id":"c","function":{"arguments":"{}"}}]}`, `"tool_calls"`, `null`), errCall)

@@ -229,7 +229,6 @@ func TestStreams(t *testing.T) {
 	text := func(s string) string { return chunk(`{"content":"` + s + `"}`) }
 	stop := finishChunk(`"stop"`, `null`)
 	f(`end_turn`, stop)
-	f(`end_turn`) // an engine that gives no reason
 	f(`text "ab\nc"; end_turn`, text(`a`), text(``), text(`b\nc`), stop)
 	f(`text "a"; max_tokens`, text(`a`), finishChunk(`"length"`, `null`))
 	f(`text "a"; refusal`, text(`a`), finishChunk(`"content_filter"`, `null`))
@@ -285,6 +284,9 @@ func TestStreamFrame(t *testing.T) {
 	if more, err := tr.AppendChunk(nil, []byte(`{"choices":[],"usage":{}}`), testUsage); err != nil || len(more) > 0 {
 		t.Errorf("a chunk without choices gives %q, %v", more, err)
 	}
+	if more, err := tr.AppendChunk(nil, []byte(`{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`), testUsage); err != nil || len(more) > 0 {
+		t.Errorf("a chunk without words gives %q, %v", more, err)
+	}
 	end, err := tr.AppendEnd(nil, wire.Usage{Input: 10, Cached: 4, CachedKnown: true, Output: 6, Known: true})
 	if want := "event: message_delta\n" + `data: {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},` +
 		`"usage":{"input_tokens":6,"cache_read_input_tokens":4,"output_tokens":6}}` + "\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"; err != nil || string(end) != want {
@@ -320,6 +322,8 @@ func TestBrokenStreams(t *testing.T) {
 	f(errCall, chunk(calls(piece(0, "c", "f", `{}`))), chunk(calls(piece(1, "d", "f", `{}`))), chunk(calls(piece(0, "", "", `secret`))))
 	f(errAborted, chunk(`{"content":"a"}`), finishChunk(`"abort"`, `null`))
 	f(errAborted, chunk(`{"content":"a"}`), finishChunk(`"error"`, `null`))
+	f(errNoFinish, chunk(`{"content":"a"}`))
+	f(errNoFinish, chunk(calls(piece(0, "c", "f", `{}`))))
 	var many []string
 	for i := range maxCalls + 1 {
 		many = append(many, chunk(calls(piece(i, "c", "f", `{}`))))
