@@ -111,8 +111,8 @@ func (f *Fleet) Wait(now time.Time, pool, model string, bound time.Duration) (wa
 			trial, trialSoon = min(trial, is), min(trialSoon, f.byItself(now, w, &l, limit))
 			continue
 		}
-		if least = min(least, is); least <= limit {
-			return seconds(least), time.Time{}
+		if least = min(least, is); least == 0 {
+			return 0, time.Time{}
 		}
 		soon = min(soon, f.byItself(now, w, &l, limit))
 	}

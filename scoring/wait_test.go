@@ -79,6 +79,35 @@ func TestWaitIsNotAboveTheTruth(t *testing.T) {
 	}
 }
 
+// TestWaitIsTheLeast has workers with more and more to do, in both orders, beside one
+// that can take nothing: whatever the bound, the wait told is the least.
+func TestWaitIsTheLeast(t *testing.T) {
+	for _, ahead := range [][]int{{8000, 6000, 4000}, {4000, 6000, 8000}} {
+		f, ids := testFleet(t, 4)
+		f.SetReady(epoch, ids[3], false, "down")
+		for i, n := range ahead {
+			pick(t, f, epoch, &Request{Estimate: n, Only: ids[i]})
+		}
+		want, _ := f.Wait(epoch, "p", "m", 0)
+		if want < 400*time.Millisecond || want > 700*time.Millisecond {
+			t.Errorf("%v: the wait is %v, want that for 4,000 tokens", ahead, want)
+		}
+		for _, bound := range []time.Duration{time.Millisecond, 600 * time.Millisecond, 10 * time.Second, Unbounded} {
+			if wait, look := f.Wait(epoch, "p", "m", bound); wait != want || (wait > bound) == look.IsZero() {
+				t.Errorf("%v: against a bound of %v the wait is %v, to be looked at again at %v; want %v", ahead, bound, wait, look, want)
+			}
+		}
+	}
+	f, ids := testFleet(t, 1)
+	if wait, _ := f.Wait(epoch, "q", "", 0); wait != Unbounded {
+		t.Errorf("the wait of a pool that there is none of is %v", wait)
+	}
+	f.SetReady(epoch, ids[0], false, "down")
+	if wait, look := f.Wait(epoch, "p", "", 0); wait != Unbounded || !look.IsZero() {
+		t.Errorf("the wait of a pool of which no worker is ready is %v, to be looked at at %v", wait, look)
+	}
+}
+
 // TestLookIsInTime draws queues at workers and has nothing reported from then on: who
 // looks whenever Wait says so sees at once when the wait has fallen to the bound, and
 // looks seldom.
