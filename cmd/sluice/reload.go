@@ -157,12 +157,10 @@ func (r *reloader) Run(ctx context.Context) error {
 			look.act(ctx)
 		case <-look.due.C:
 			look.act(ctx)
-		case ev, ok := <-look.events:
-			// Where the ledger is in a folder that is watched, as it is by default, these
-			// come several times a request.
-			changed = false
-			look.event(ev, ok)
-		case _, ok := <-look.errs:
+		case path, ok := <-look.changed:
+			changed = false // most are of files that do not matter, such as the ledger's
+			look.event(path, ok)
+		case _, ok := <-look.missed:
 			look.lost(ok)
 		}
 	}

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"time"
-
-	"github.com/fsnotify/fsnotify"
 )
 
 // look notices that files have changed: it is told by the file system where that is possible, and looks by
@@ -13,8 +11,8 @@ type look struct {
 	r        *reloader
 	on       bool
 	folders  *folderWatch
-	events   <-chan fsnotify.Event // nil when there are none
-	errs     <-chan error
+	changed  <-chan string // paths; nil when there are none
+	missed   <-chan error
 	poll     *time.Ticker
 	due      *time.Timer // of the next look while something is changing
 	armed    bool        // due runs
@@ -28,7 +26,7 @@ func newLook(r *reloader) *look {
 	l.due.Stop()
 	if l.on {
 		l.folders = newFolderWatch(r.log)
-		l.events, l.errs = l.folders.events()
+		l.changed, l.missed = l.folders.events()
 		l.follow()
 	}
 	return l
@@ -56,19 +54,19 @@ func (l *look) follow() {
 }
 
 // event takes in what the file system tells.
-func (l *look) event(ev fsnotify.Event, ok bool) {
+func (l *look) event(path string, ok bool) {
 	switch {
 	case !ok:
-		l.events = nil
-	case l.folders.concerns(ev):
+		l.changed = nil
+	case l.folders.concerns(path):
 		l.soon()
 	}
 }
 
-// lost takes in that events may be missing.
+// lost takes in that changes were not told.
 func (l *look) lost(ok bool) {
 	if !ok {
-		l.errs = nil
+		l.missed = nil
 		return
 	}
 	l.soon()

@@ -16,8 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
+	"github.com/sluicegate/sluice/scoring/discovery/folders"
 	"github.com/sluicegate/sluice/tenancy/plainfile"
 )
 
@@ -219,7 +218,7 @@ func (s *settling) look(is fingerprint, now time.Time) (wait time.Duration, act 
 // folderWatch is told by the file system when something changes near a set of sources. It only hastens
 // things: what has changed is found by looking, and not every file system tells.
 type folderWatch struct {
-	notify  *fsnotify.Watcher // nil: the system can't tell
+	notify  *folders.Watch // nil: the system can't tell
 	log     *slog.Logger
 	watched map[string]bool // folders
 	names   map[string]bool // of files and folders that matter, wherever they are
@@ -229,7 +228,7 @@ type folderWatch struct {
 // newFolderWatch returns a watch that is told of nothing yet. Close releases it.
 func newFolderWatch(log *slog.Logger) *folderWatch {
 	w := &folderWatch{log: log, watched: make(map[string]bool)}
-	notify, err := fsnotify.NewWatcher()
+	notify, err := folders.New()
 	if err != nil {
 		log.Warn("the system can't tell of changed files, looking at them from time to time instead", "error", err)
 		return w
@@ -247,11 +246,11 @@ func (w *folderWatch) Close() error {
 }
 
 // events returns the channels of the watch; both are nil if there is none.
-func (w *folderWatch) events() (<-chan fsnotify.Event, <-chan error) {
+func (w *folderWatch) events() (changed <-chan string, missed <-chan error) {
 	if w.notify == nil {
 		return nil, nil
 	}
-	return w.notify.Events, w.notify.Errors
+	return w.notify.Changed, w.notify.Missed
 }
 
 // follow sets what is watched: the folder of every file and of what it links to, and every folder of
@@ -291,7 +290,7 @@ func (w *folderWatch) follow(s sources) (more bool) {
 func (w *folderWatch) set(folders map[string]bool) (more bool) {
 	for folder := range w.watched {
 		if !folders[folder] {
-			_ = w.notify.Remove(folder) // it may be gone already
+			w.notify.Remove(folder)
 			delete(w.watched, folder)
 		}
 	}
@@ -311,10 +310,10 @@ func (w *folderWatch) set(folders map[string]bool) (more bool) {
 	return more
 }
 
-// concerns reports whether an event may be about the sources. Databases and logs in the same folder, and
+// concerns reports whether a change of a file may be about the sources. Databases and logs in the same folder, and
 // the temporary files of editors, are not.
-func (w *folderWatch) concerns(ev fsnotify.Event) bool {
-	name := filepath.Base(ev.Name)
+func (w *folderWatch) concerns(path string) bool {
+	name := filepath.Base(path)
 	switch {
 	case name == "..data":
 		return true // the link through which Kubernetes turns all files of a volume at once
@@ -323,7 +322,7 @@ func (w *folderWatch) concerns(ev fsnotify.Event) bool {
 	case strings.HasPrefix(name, "."):
 		return false
 	}
-	folder := filepath.Dir(ev.Name)
+	folder := filepath.Dir(path)
 	return slices.ContainsFunc(w.trees, func(tree string) bool {
 		return folder == tree || tree == "." && !filepath.IsAbs(folder) || strings.HasPrefix(folder, tree+string(filepath.Separator))
 	})

@@ -7,8 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
+	"github.com/sluicegate/sluice/scoring/discovery/folders"
 	"github.com/sluicegate/sluice/tenancy/plainfile"
 )
 
@@ -50,11 +49,11 @@ func (f *File) Run(ctx context.Context, up chan<- Update) {
 		poll = defaultPoll
 	}
 	watcher := f.watch()
-	var events <-chan fsnotify.Event
-	var errs <-chan error
+	var changed <-chan string
+	var missed <-chan error
 	if watcher != nil {
 		defer watcher.Close()
-		events, errs = watcher.Events, watcher.Errors
+		changed, missed = watcher.Changed, watcher.Missed
 	}
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
@@ -68,21 +67,21 @@ func (f *File) Run(ctx context.Context, up chan<- Update) {
 		select {
 		case <-ctx.Done():
 			return
-		case ev, ok := <-events:
+		case path, ok := <-changed:
 			if !ok {
-				events = nil
+				changed = nil
 				continue
 			}
-			if !f.concerns(ev) {
+			if !f.concerns(path) {
 				continue
 			}
 			settled.Reset(settle)
 			continue
-		case _, ok := <-errs:
+		case _, ok := <-missed:
 			if !ok {
-				errs = nil
+				missed = nil
 			}
-			settled.Reset(settle) // events may be missing
+			settled.Reset(settle)
 			continue
 		case <-tick.C:
 			if watcher != nil {
@@ -105,8 +104,8 @@ func (f *File) Run(ctx context.Context, up chan<- Update) {
 
 // watch returns a watcher of the file's folder: a file that is replaced is
 // another file. It is nil if there can be none, and then the file is polled.
-func (f *File) watch() *fsnotify.Watcher {
-	w, err := fsnotify.NewWatcher()
+func (f *File) watch() *folders.Watch {
+	w, err := folders.New()
 	if err == nil {
 		if err = w.Add(filepath.Dir(f.Path)); err == nil {
 			return w
@@ -117,11 +116,11 @@ func (f *File) watch() *fsnotify.Watcher {
 	return nil
 }
 
-// concerns reports whether an event in the file's folder may be about the file:
+// concerns reports whether a change in the file's folder may be about the file:
 // about itself, or about the link through which Kubernetes turns all files of a
 // volume at once.
-func (f *File) concerns(ev fsnotify.Event) bool {
-	name := filepath.Base(ev.Name)
+func (f *File) concerns(path string) bool {
+	name := filepath.Base(path)
 	return name == filepath.Base(f.Path) || name == "..data"
 }
 

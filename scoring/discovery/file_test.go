@@ -221,15 +221,16 @@ func TestFileWrittenInPieces(t *testing.T) {
 	write(t, path, "a b c d e f g h")
 	f := followFile(t, path, time.Hour)
 	f.want("a b c d e f g h")
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
+	write(t, path, "")
 	tick := time.NewTicker(settle / 10)
 	defer tick.Stop()
 	for _, name := range "abcdefghi" {
-		if _, err := file.WriteString(string(name) + " "); err != nil {
+		file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = file.WriteString(string(name) + " ")
+		if err := errors.Join(err, file.Close()); err != nil {
 			t.Fatal(err)
 		}
 		<-tick.C
