@@ -344,6 +344,7 @@ func (a *app) serve(ctx context.Context) error {
 	defer stop()
 	group, failed := errgroup.WithContext(parts)
 	admin := a.adminServer()
+	group.Go(func() error { return newHeapRoom().Run(failed) })
 	group.Go(func() error { return a.checker.Run(failed) })
 	group.Go(func() error { return a.tokens.Run(failed) })
 	group.Go(func() error { return a.base.identities.Run(failed) })

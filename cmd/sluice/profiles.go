@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"runtime"
 	"runtime/pprof"
+	"runtime/trace"
 	"strconv"
 	"sync"
 	"time"
@@ -14,7 +15,7 @@ import (
 const maxProfile = 120
 
 // profilePages serves what the runtime knows of where time and memory go, for
-// `go tool pprof`. Times spent waiting are recorded while somebody asks for them
+// `go tool pprof` and, the trace, `go tool trace`. Times spent waiting are recorded while somebody asks for them
 // and at no other time, since that costs every request something.
 type profilePages struct {
 	recording sync.Mutex // held while a profile over time is taken
@@ -41,6 +42,14 @@ func (p *profilePages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			defer pprof.StopCPUProfile()
 			return sleep(r, seconds)
 		}
+	case "trace":
+		write = func() error {
+			if err := trace.Start(w); err != nil {
+				return err
+			}
+			defer trace.Stop()
+			return sleep(r, seconds)
+		}
 	case "block":
 		write = func() error {
 			runtime.SetBlockProfileRate(int(10 * time.Microsecond))
@@ -59,7 +68,7 @@ func (p *profilePages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	default:
-		http.Error(w, "the profiles are profile, block, mutex, heap, allocs and goroutine", http.StatusNotFound)
+		http.Error(w, "the profiles are profile, trace, block, mutex, heap, allocs and goroutine", http.StatusNotFound)
 		return
 	}
 	if seconds == 0 {

@@ -43,6 +43,7 @@ func TestProfilePages(t *testing.T) {
 		"/debug/pprof/allocs":                200,
 		"/debug/pprof/goroutine":             200,
 		"/debug/pprof/profile":               400,
+		"/debug/pprof/trace":                 400,
 		"/debug/pprof/mutex?seconds=0":       400,
 		"/debug/pprof/mutex?seconds=121":     400,
 		"/debug/pprof/profile?seconds=a":     400,
