@@ -50,6 +50,7 @@ func main() {
 // env is what all runs share.
 type env struct {
 	dir                            string
+	dirs                           []string // others to remove at the end
 	sluice, envoy, sglang, litellm string
 	tokenizer, profiles            string
 	certFile, keyFile              string
@@ -140,7 +141,11 @@ func bench(ctx context.Context, args []string) (err error) {
 	if e.dir, err = os.MkdirTemp("", "edge-"); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(e.dir)) }()
+	defer func() {
+		for _, dir := range append(e.dirs, e.dir) {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
 	if e.engineExe, err = os.Executable(); err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func (f *figure) line() string {
 			s += fmt.Sprintf(" %v", q.Failures)
 		}
 	}
-	return s + fmt.Sprintf(" cpu %.0f us, rss %.1f MB", f.CPU, float64(f.RSS)/1e6)
+	return s + fmt.Sprintf(" cpu %.0f us, rss %.1f MB, others %.1f %%", f.CPU, float64(f.RSS)/1e6, 100*f.Others)
 }
 
 // middle is the median of the rounds, and what lies between the least and the most of them.
@@ -98,7 +98,7 @@ func (r *report) print(w io.Writer, p *plan) {
 	for _, c := range p.cells {
 		fmt.Fprintf(w, "\n%s\n", c)
 		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(tw, "system\tat\trequests/s\tlast byte p50 us\tp99 us\tfirst text p50 us\tp99 us\tcpu us\trss MB\tlate p99 us\tfailed")
+		fmt.Fprintln(tw, "system\tat\trequests/s\tlast byte p50 us\tp99 us\tfirst text p50 us\tp99 us\tcpu us\trss MB\tlate p99 us\tfailed\tothers %")
 		for _, key := range r.keys(c) {
 			of := func(value func(*figure) float64) middle { return r.values(c, key[0], key[1], value) }
 			sampled := func(value func(*sample) float64) middle {
@@ -109,12 +109,13 @@ func (r *report) print(w io.Writer, p *plan) {
 					return value(f.Sample)
 				})
 			}
-			fmt.Fprintf(tw, "%s\t%s\t%v\t%v\t%v\t%v\t%v\t%v\t%v\t%v\t%v\n", key[0], key[1],
+			fmt.Fprintf(tw, "%s\t%s\t%v\t%v\t%v\t%v\t%v\t%v\t%v\t%v\t%v\t%v\n", key[0], key[1],
 				sampled(func(s *sample) float64 { return s.Rate }),
 				sampled(func(s *sample) float64 { return s.Last.P50 }), sampled(func(s *sample) float64 { return s.Last.P99 }),
 				sampled(func(s *sample) float64 { return s.First.P50 }), sampled(func(s *sample) float64 { return s.First.P99 }),
 				of(func(f *figure) float64 { return f.CPU }), of(func(f *figure) float64 { return float64(f.RSS) / 1e6 }),
-				sampled(func(s *sample) float64 { return s.Late.P99 }), sampled(func(s *sample) float64 { return float64(s.Failed + s.Dropped) }))
+				sampled(func(s *sample) float64 { return s.Late.P99 }), sampled(func(s *sample) float64 { return float64(s.Failed + s.Dropped) }),
+				of(func(f *figure) float64 { return 100 * f.Others }))
 		}
 		_ = tw.Flush() // to a writer that keeps its own error
 	}

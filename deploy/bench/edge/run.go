@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/sluicegate/sluice/deploy/bench/internal/rig"
@@ -30,6 +32,9 @@ type figure struct {
 	// holds, in bytes.
 	CPU float64 `json:"cpu_us,omitempty"`
 	RSS int64   `json:"rss,omitempty"`
+	// Others is the share of the machine that programs used which are no part of
+	// the measurement, and the hypervisor for other machines.
+	Others float64 `json:"others"`
 }
 
 // kilobyte is a small chat, large the body of a long context.
@@ -99,7 +104,9 @@ func (p *plan) runCell(ctx context.Context, e *env, r *report, c *cell) error {
 				continue
 			}
 			done := p.observe(ctx, e, s, c, round)
+			others := e.watchOthers(s)
 			figures, err := c.measure(ctx, p, s, uint64(round))
+			share := others()
 			done()
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -110,13 +117,36 @@ func (p *plan) runCell(ctx context.Context, e *env, r *report, c *cell) error {
 				continue
 			}
 			for _, f := range figures {
-				f.Cell, f.System, f.Round = c.name, name, round
+				f.Cell, f.System, f.Round, f.Others = c.name, name, round, share
 				r.Figures = append(r.Figures, f)
 				fmt.Fprintln(os.Stderr, f.line())
 			}
 		}
 	}
 	return nil
+}
+
+// watchOthers starts to watch what programs use that are no part of the
+// measurement of s. The function that it returns gives their share of the machine
+// since then.
+func (e *env) watchOthers(s *system) func() float64 {
+	used := func() (others, all time.Duration) {
+		busy, all, err := rig.MachineBusy()
+		var own syscall.Rusage
+		if err = errors.Join(err, syscall.Getrusage(syscall.RUSAGE_SELF, &own)); err != nil {
+			return 0, 0
+		}
+		busy -= time.Duration(own.Utime.Nano()+own.Stime.Nano()) + e.engine.CPU()
+		if s.proc != nil {
+			busy -= s.proc.CPU()
+		}
+		return busy, all
+	}
+	others, all := used()
+	return func() float64 {
+		now, end := used()
+		return max(0, float64(now-others)/float64(max(1, end-all)))
+	}
 }
 
 // observe scrapes the metrics of a system that has some, as a monitoring server
@@ -157,7 +187,7 @@ func (p *plan) profile(ctx context.Context, e *env, s *system, c *cell) {
 		return
 	case <-time.After(500 * time.Millisecond):
 	}
-	for _, name := range []string{"profile", "mutex", "block", "allocs"} {
+	for _, name := range []string{"trace", "profile", "mutex", "block", "allocs"} {
 		url := fmt.Sprintf("%s/debug/pprof/%s?seconds=%d", s.admin, name, seconds)
 		text, err := rig.Get(ctx, url, s.token, nil)
 		if err == nil {

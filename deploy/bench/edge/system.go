@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -27,7 +28,7 @@ type system struct {
 type starter func(ctx context.Context, e *env, worker string) (*system, error)
 
 var starters = map[string]starter{
-	"direct": startDirect, "sluice": startSluice, "sluice-commit": startSluiceCommit, "sluice-tokenizer": startSluiceTokenizer,
+	"direct": startDirect, "sluice-tokenizer": startSluiceTokenizer,
 	"envoy": startEnvoy, "sglang": startSGLang, "litellm": startLiteLLM,
 }
 
@@ -103,26 +104,60 @@ spec: { policyName: bench, actions: [Deny] }
 	return sb.String()
 }
 
-func startSluice(ctx context.Context, e *env, worker string) (*system, error) {
-	return startGateway(ctx, e, "sluice", worker, "", "")
+// variant is Sluice with something different from how one would run it: what a
+// part costs shows where it is left out.
+type variant struct {
+	exe    string                     // in place of the gateway under test
+	env    []string                   // of the process
+	config func(config string) string // edits the configuration; nil for none
+	rules  func() string              // in place of the twenty; nil for those
+	plain  bool                       // without TLS
+	dir    string                     // where its files are, "" for where everything is
 }
 
-// startSluiceCommit has rows go to the database together.
-func startSluiceCommit(ctx context.Context, e *env, worker string) (*system, error) {
-	return startGateway(ctx, e, "sluice-commit", worker, "", ", commitEvery: 50ms")
+// instead edits a configuration.
+func instead(of, part string) func(string) string {
+	return func(config string) string {
+		if !strings.Contains(config, of) {
+			panic("BUG: the configuration has no " + of)
+		}
+		return strings.Replace(config, of, part, 1)
+	}
+}
+
+var variants = map[string]variant{
+	"sluice":         {},
+	"sluice-commit":  {config: instead("ledger.db", "ledger.db, commitEvery: 50ms")}, // rows go to the database together
+	"sluice-nogc":    {env: []string{"GOGC=off", "GOMEMLIMIT=2GiB"}},
+	"sluice-shm":     {dir: "/dev/shm"}, // flushes cost nothing there
+	"sluice-norules": {rules: oneRule},
+	"sluice-nolog":   {config: instead("level: info", "level: error")},
+	"sluice-plain":   {plain: true},
+}
+
+func init() {
+	for name, v := range variants {
+		starters[name] = func(ctx context.Context, e *env, worker string) (*system, error) {
+			return startGateway(ctx, e, name, worker, "", v)
+		}
+	}
+}
+
+func oneRule() string {
+	all := rules()
+	head, _, _ := strings.Cut(all, "  validations:")
+	_, tail, _ := strings.Cut(all, "---")
+	return head + "  validations:\n    - { name: few-choices, expression: request.n <= 4, message: n may be at most 4 }\n---" + tail
 }
 
 func startSluiceTokenizer(ctx context.Context, e *env, worker string) (*system, error) {
-	return startGateway(ctx, e, "sluice-tokenizer", worker, fmt.Sprintf(", tokenizer: %q", e.tokenizer), "")
+	return startGateway(ctx, e, "sluice-tokenizer", worker, fmt.Sprintf(", tokenizer: %q", e.tokenizer), variant{})
 }
 
 // startGateway starts Sluice as one would run it: TLS, keys, a policy with
 // limits, prices, a ledger, metrics, the access log.
-func startGateway(ctx context.Context, e *env, name, worker, tokenizer, ledger string) (*system, error) {
-	g, err := rig.StartGateway(rig.GatewaySpec{
-		Sluice: e.sluice, Name: name, Dir: e.dir, Tenants: []string{"bench"},
-		TLS: fmt.Sprintf("{ certFile: %q, keyFile: %q }", e.certFile, e.keyFile),
-		Config: fmt.Sprintf(`tenants: { file: tenants.yaml }
+func startGateway(ctx context.Context, e *env, name, worker, tokenizer string, v variant) (*system, error) {
+	config := fmt.Sprintf(`tenants: { file: tenants.yaml }
 policy: { dir: policies }
 cacheIsolation: { default: tenant, keyFile: cache.key }
 models:
@@ -130,14 +165,36 @@ models:
 pools:
   - { name: bench, models: [bench], cacheSalt: [chat, completion], workers: [{ name: stub, url: "http://%s", events: none }] }
 prices: { file: prices.yaml }
-ledger: { path: ledger.db%s }
+ledger: { path: ledger.db }
 limits: { connectionsPerAddress: 8000 }
 metrics: { tenants: [bench] }
 drain: { delay: 0s, deadline: 3s }
 log: { level: info, format: json }
-`, tokenizer, worker, ledger),
+`, tokenizer, worker)
+	if v.config != nil {
+		config = v.config(config)
+	}
+	policy := rules
+	if v.rules != nil {
+		policy = v.rules
+	}
+	listenTLS, clientTLS := fmt.Sprintf("{ certFile: %q, keyFile: %q }", e.certFile, e.keyFile), e.tls()
+	if v.plain {
+		listenTLS, clientTLS = "", nil
+	}
+	dir := e.dir
+	if v.dir != "" {
+		var err error
+		if dir, err = os.MkdirTemp(v.dir, "edge-"); err != nil {
+			return nil, err
+		}
+		e.dirs = append(e.dirs, dir)
+	}
+	g, err := rig.StartGateway(rig.GatewaySpec{
+		Sluice: cmp.Or(v.exe, e.sluice), Name: name, Dir: dir, Env: v.env, Tenants: []string{"bench"},
+		TLS: listenTLS, Config: config,
 		Files: map[string]string{
-			"policies/bench.yaml": rules(), "prices.yaml": rig.Prices(modelName),
+			"policies/bench.yaml": policy(), "prices.yaml": rig.Prices(modelName),
 			"tenants.yaml": "tenants:\n  - id: bench\n    team: bench\n    tier: gold\n    labels: { zone: eu }\n",
 		},
 	})
@@ -146,7 +203,7 @@ log: { level: info, format: json }
 	}
 	return e.ready(ctx, &system{
 		name: name, proc: g.Proc, admin: "http://" + g.Admin, token: g.Token,
-		target: target{addr: g.Public, tls: e.tls(), key: g.Keys["bench"]},
+		target: target{addr: g.Public, tls: clientTLS, key: g.Keys["bench"]},
 	})
 }
 

@@ -41,6 +41,7 @@ type GatewaySpec struct {
 	Files map[string]string
 	// Tenants get an API key each.
 	Tenants []string
+	Env     []string // added to the driver's own
 }
 
 // Gateway is a gateway as one would run it: keys, policies, prices, a ledger.
@@ -93,7 +94,7 @@ func StartGateway(spec GatewaySpec) (*Gateway, error) {
 			return nil, err
 		}
 	}
-	g.Proc, err = Start(spec.Dir, spec.Name, nil, nil, spec.Sluice, "serve", "-c", filepath.Join(dir, "sluice.yaml"))
+	g.Proc, err = Start(spec.Dir, spec.Name, nil, spec.Env, spec.Sluice, "serve", "-c", filepath.Join(dir, "sluice.yaml"))
 	return g, err
 }
 
