@@ -11,6 +11,7 @@ type pool struct {
 	look    time.Time // when to pump although nothing happens
 	bands   []*band   // by ClassID
 	waiting int
+	shared  int // of those that wait: with other pools
 	resting resting
 	rate    rate
 }
@@ -114,6 +115,9 @@ func (q *Queue) enter(now time.Time, b *band, r ref) {
 	*r.link() = link{band: b}
 	b.waiting++
 	b.pool.waiting++
+	if len(e.Pools) > 1 {
+		b.pool.shared++
+	}
 	b.work += e.part()
 	b.largest = max(b.largest, e.Work)
 	if e.state.charged {
@@ -152,6 +156,9 @@ func (q *Queue) leave(now time.Time, r ref) {
 		f.take(r)
 	}
 	b.pool.waiting--
+	if len(e.Pools) > 1 {
+		b.pool.shared--
+	}
 	if b.pool.waiting == 0 {
 		b.pool.rate.pause()
 	}

@@ -135,8 +135,19 @@ func (q *Queue) correct(now time.Time, b *band, e *Entry, work int64) {
 	q.charge(now, f, work)
 }
 
-// Dirty says that room may have come at a pool.
-func (q *Queue) Dirty(pool PoolID) { q.pools[pool].dirty = true }
+// Dirty says that room may have come at a pool, or that a worker of it is not the best
+// any more for what waits: another pool's may be, so those that share entries are looked
+// at, too.
+func (q *Queue) Dirty(pool PoolID) {
+	at := q.pools[pool]
+	at.dirty = true
+	if at.shared == 0 {
+		return
+	}
+	for _, p := range q.pools {
+		p.dirty = p.dirty || p.shared > 0
+	}
+}
 
 // pause is the least time between two pumps of a pool where nothing has happened
 // but arrivals, or where there are more to look at.

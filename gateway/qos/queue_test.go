@@ -118,3 +118,52 @@ func TestWaitingEndsAtUntilOrByLeaving(t *testing.T) {
 		t.Errorf("%d wait", q.Waiting())
 	}
 }
+
+// elsewhere is a Placer whose entries all have one best worker, which is alone in its
+// pool.
+type elsewhere struct {
+	best   PoolID
+	closed map[PoolID]bool
+}
+
+func (p *elsewhere) Begin() {}
+
+func (p *elsewhere) Wait(_ time.Time, pool PoolID, _ time.Duration) (time.Duration, time.Time) {
+	if p.closed[pool] {
+		return Unbounded, time.Time{}
+	}
+	return 0, time.Time{}
+}
+
+func (p *elsewhere) Place(_ time.Time, _ *Entry, terms Terms) (Placement, bool) {
+	return Placement{Pool: p.best}, p.best == terms.Pool && !p.closed[p.best]
+}
+
+// TestAnotherPoolMayBeTheBestNow has an entry wait for the worker of one pool beside an
+// open one of another. When the former goes, the latter is the best: nothing happens
+// there that tells so.
+func TestAnotherPoolMayBeTheBestNow(t *testing.T) {
+	for _, gone := range []PoolID{0, 1} {
+		q := newQueue(t, nil, "a", "b", "c")
+		p := &elsewhere{best: gone, closed: map[PoolID]bool{gone: true}}
+		alone := entry("alone", 0, "x", 100, 2)
+		if out := q.Admit(start, entry("both", 0, "x", 100, 0, 1), p, nil); len(out) != 0 {
+			t.Fatalf("outcomes with the best worker busy: %v", names(out))
+		}
+		if out := q.Pump(start, p, nil); len(out) != 0 {
+			t.Fatalf("outcomes with the best worker busy: %v", names(out))
+		}
+		p.best = 1 - gone
+		q.Dirty(gone)
+		if out := q.Pump(start, p, nil); !slices.Equal(names(out), []string{"both"}) {
+			t.Errorf("pool %d: %v, want both", gone, names(out))
+		}
+		p.closed[2] = true
+		q.Admit(start, alone, p, nil)
+		q.Pump(start, p, nil)
+		q.Dirty(gone)
+		if q.pools[2].dirty {
+			t.Error("a pool that shares no entry is looked at, too")
+		}
+	}
+}

@@ -417,7 +417,15 @@ func (q *Reference) correct(now time.Time, i *item, work int64) {
 }
 
 // Dirty says that room may have come.
-func (q *Reference) Dirty(id qos.PoolID) { q.pools[id].dirty = true }
+func (q *Reference) Dirty(id qos.PoolID) {
+	shares := func(id qos.PoolID) bool {
+		return slices.ContainsFunc(q.in(id, -1), func(i *item) bool { return len(i.Pools) > 1 })
+	}
+	q.pools[id].dirty = true
+	for o, p := range q.pools {
+		p.dirty = p.dirty || shares(id) && shares(qos.PoolID(o))
+	}
+}
 
 func (p *pool) sooner(look time.Time) {
 	if !look.IsZero() && (p.look.IsZero() || look.Before(p.look)) {
