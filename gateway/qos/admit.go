@@ -34,6 +34,9 @@ func (q *Queue) keep(now time.Time, p *pool, class ClassID) Keep {
 // of others that were taken out for it, and last of e itself, if that is known
 // already: it was granted at once, or refused. Otherwise e waits.
 //
+// An arrival is refused by forecast only where others wait at each of its pools and
+// none of them has a worker for it now.
+//
 // It is offered at once only where nobody comes before it. Otherwise Next tells
 // when to pump.
 func (q *Queue) Admit(now time.Time, e *Entry, p Placer, out []Outcome) []Outcome {
@@ -41,16 +44,24 @@ func (q *Queue) Admit(now time.Time, e *Entry, p Placer, out []Outcome) []Outcom
 	q.forget(now)
 	e.state = entryState{since: now, links: e.state.links}
 	q.classes[e.Class].stats.Arrived++
-	if reason := q.refuses(e); reason != ReasonNone {
-		return q.refuse(now, e, reason, out)
+	if q.tenantFull(e) {
+		return q.refuse(now, e, ReasonTenantFull, q.drain(now, e), out)
 	}
-	for _, id := range e.Pools {
-		q.pools[id].bands[e.Class].arrivals.add(now, e)
+	refused, f, retry := q.refusesByForecast(now, e)
+	e.state.forecast = f.total
+	if refused {
+		if placed, ok := q.offerRefused(now, e, p); ok {
+			return append(out, placed)
+		}
+		return q.refuse(now, e, ReasonForecast, retry, out)
 	}
-	q.seq++
-	e.state.seq = q.seq
+	if q.full(e) {
+		var ok bool
+		if out, ok = q.makeRoom(now, e, out); !ok {
+			return q.refuse(now, e, ReasonFull, q.drain(now, e), out)
+		}
+	}
 	q.insert(now, e)
-
 	p.Begin()
 	best := AnyPool
 	for i, id := range e.Pools {
@@ -78,6 +89,28 @@ func (q *Queue) Admit(now time.Time, e *Entry, p Placer, out []Outcome) []Outcom
 	return out
 }
 
+// offerRefused offers an arrival that is about to be refused to those of its pools that
+// are open although others wait there: these wait for other workers. Nobody is refused
+// who has a worker.
+func (q *Queue) offerRefused(now time.Time, e *Entry, p Placer) (Outcome, bool) {
+	p.Begin()
+	for i, id := range e.Pools {
+		pool, bound := q.pools[id], q.classes[e.Class].Bound
+		if wait, _ := p.Wait(now, id, bound); wait > bound || wait == Unbounded || pool.behind {
+			continue
+		}
+		c := choice{ref: ref{e, i}, bound: bound}
+		if placed, ok := q.offer(now, pool, c, p); ok {
+			if b := q.bookingOf(e); b != nil {
+				q.unbook(b, true)
+			}
+			q.insert(now, e)
+			return q.grant(now, c, placed), true
+		}
+	}
+	return Outcome{}, false
+}
+
 // check finds mistakes of the caller.
 func (q *Queue) check(e *Entry) {
 	switch {
@@ -97,49 +130,62 @@ func (q *Queue) check(e *Entry) {
 	}
 }
 
-// refuses says whether, and why, there is no room for e.
-func (q *Queue) refuses(e *Entry) Reason {
-	var own tenant
-	if t := q.tenants[e.Tenant]; t != nil {
-		own = *t
+// tenantFull says whether e's tenant holds as much of the queue as it may.
+func (q *Queue) tenantFull(e *Entry) bool {
+	own := q.tenants[e.Tenant]
+	if own == nil {
+		return false
 	}
 	share := q.cfg.MaxTenantShare
 	entries := share * float64(q.cfg.MaxEntries-len(q.expiry)+own.entries)
 	bytes := share * float64(q.cfg.MaxBytes-q.bytes+own.bytes)
-	switch {
-	case q.full(e):
-		return ReasonFull
-	case own.entries > 0 && (float64(own.entries+1) > entries || float64(own.bytes+e.Bytes) > bytes):
-		return ReasonTenantFull
-	}
-	return ReasonNone
+	return float64(own.entries+1) > entries || float64(own.bytes+e.Bytes) > bytes
 }
 
 // full says whether there is no room for e, whoever it is of.
 func (q *Queue) full(e *Entry) bool {
 	c := &q.classes[e.Class]
-	return len(q.expiry) >= q.cfg.MaxEntries || q.bytes+e.Bytes > q.cfg.MaxBytes ||
-		c.MaxQueue > 0 && c.waiting >= c.MaxQueue
+	return !q.fits(e, tenant{}) || c.MaxQueue > 0 && c.waiting >= c.MaxQueue
 }
 
-// refuse refuses an entry that is not in the queue.
-func (q *Queue) refuse(now time.Time, e *Entry, reason Reason, out []Outcome) []Outcome {
+// fits says whether the whole queue has room for e if so much leaves it.
+func (q *Queue) fits(e *Entry, less tenant) bool {
+	return len(q.expiry)-less.entries < q.cfg.MaxEntries && q.bytes-less.bytes+e.Bytes <= q.cfg.MaxBytes
+}
+
+// refuse refuses an entry that is not in the queue, or not any more.
+func (q *Queue) refuse(now time.Time, e *Entry, reason Reason, retry time.Duration, out []Outcome) []Outcome {
 	e.state.state = Refused
 	q.classes[e.Class].stats.Refused[reason]++
-	return append(out, Outcome{Entry: e, State: Refused, Reason: reason, Waited: e.waited(now)})
+	return append(out, Outcome{
+		Entry: e, State: Refused, Reason: reason, RetryAfter: retry,
+		Waited: e.waited(now), Forecast: e.state.forecast,
+	})
 }
 
 func (e *Entry) waited(now time.Time) time.Duration { return max(0, now.Sub(e.state.since)) }
 
-// insert puts an entry in that has its seq.
+// insert puts an entry in.
 func (q *Queue) insert(now time.Time, e *Entry) {
 	e.state.state = Waiting
+	if !e.state.charged {
+		q.seq++
+		e.state.seq = q.seq
+		q.arrives(now, e)
+	}
 	e.state.links = slices.Grow(e.state.links[:0], len(e.Pools))[:len(e.Pools)]
 	for i, id := range e.Pools {
 		q.enter(now, q.pools[id].bands[e.Class], ref{e, i})
 	}
 	q.expiry.push(expiring{e})
 	q.hold(e)
+}
+
+// arrives counts an arrival that the queue takes in or that goes past it.
+func (q *Queue) arrives(now time.Time, e *Entry) {
+	for _, id := range e.Pools {
+		q.pools[id].bands[e.Class].arrivals.add(now, e)
+	}
 }
 
 // remove takes an entry out.

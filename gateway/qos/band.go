@@ -7,6 +7,7 @@ type pool struct {
 	id      PoolID
 	name    string
 	dirty   bool
+	behind  bool      // there are some that the last pump had no time for
 	tried   time.Time // when it was last pumped
 	look    time.Time // when to pump although nothing happens
 	bands   []*band   // by ClassID
@@ -33,6 +34,8 @@ type band struct {
 
 	waiting int
 	work    float64
+	missed  float64 // of it, what misses its deadline
+	booked  float64 // work of those that were told to come again
 	weights float64 // of the flows that have something waiting
 	active  int     // these flows
 	// floor is where a flow begins: what those have had that are being served.
@@ -163,8 +166,12 @@ func (q *Queue) leave(now time.Time, r ref) {
 		b.pool.rate.pause()
 	}
 	b.work -= e.part()
+	if l.late {
+		b.missed -= e.part()
+		f.missed -= e.part()
+	}
 	if b.waiting--; b.waiting == 0 {
-		b.work, b.credit, b.largest = 0, 0, 0
+		b.work, b.missed, b.credit, b.largest = 0, 0, 0, 0
 	}
 	if f == nil {
 		return
@@ -174,7 +181,7 @@ func (q *Queue) leave(now time.Time, r ref) {
 		f.settle()
 		return
 	}
-	f.work, f.at = 0, now
+	f.work, f.missed, f.at = 0, 0, now
 	b.weights -= f.weight
 	if b.active--; b.active == 0 {
 		b.weights = 0

@@ -23,7 +23,17 @@ type flow struct {
 	aside   int64
 	waiting int
 	work    float64
-	ready   int // its place in band.ready; -1: it is not there
+	missed  float64 // of it, what misses its deadline
+	ready   int     // its place in band.ready; -1: it is not there
+
+	// booked is the work of those that were refused and told when to come again, bookings
+	// how many they are, and shows what part of such come.
+	booked   float64
+	bookings int
+	shows    float64
+	// refusing says that arrivals are refused by forecast, overloaded that entries have
+	// waited in vain: more comes than can be served, and for long.
+	refusing, overloaded bool
 
 	// What has nothing waiting is in a line, in the order in which it came there.
 	idle         bool
@@ -74,6 +84,8 @@ func (f *flow) first(now time.Time) ref {
 		f.timely.remove(0)
 		r.link().late = true
 		f.late.push(ordered{r})
+		f.missed += r.entry.part()
+		f.band.missed += r.entry.part()
 	}
 	return f.late[0].ref
 }

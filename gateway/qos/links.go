@@ -9,8 +9,13 @@ type entryState struct {
 	pool    PoolID // where it was charged
 	seq     int64
 	since   time.Time // it waits
-	expires int       // its place in Queue.expiry
-	links   []link    // by index in Pools
+	// forecast is of the first token, from arrival, when it came.
+	forecast time.Duration
+	expires  int    // its place in Queue.expiry
+	links    []link // by index in Pools
+
+	group        *group // if it may be taken out for others
+	older, newer *Entry // there
 }
 
 // link is an entry's place at one of its pools.

@@ -55,6 +55,7 @@ func newModel(t *rapid.T) *model {
 	for i := range cfg.Classes {
 		c := &cfg.Classes[i]
 		c.Share = rapid.SampledFrom([]float64{0, 0.1, 0.3}).Draw(t, "share")
+		c.Preemptible = rapid.Bool().Draw(t, "preemptible")
 		c.MaxQueue = rapid.SampledFrom([]int{0, 0, 3, 30}).Draw(t, "maxQueue")
 	}
 	cfg.MaxEntries = rapid.IntRange(1, 60).Draw(t, "maxEntries")
@@ -67,6 +68,7 @@ func newModel(t *rapid.T) *model {
 	if err != nil {
 		t.Fatal(err)
 	}
+	q.Blind() // the reference doesn't forecast
 	m.sides[0], m.sides[1] = &side{queue: q}, &side{queue: qostest.NewReference(cfg, m.pools)}
 	workers := rapid.IntRange(1, 3).Draw(t, "workers")
 	slots := rapid.IntRange(0, 4).Draw(t, "slots")
@@ -98,6 +100,8 @@ func (m *model) entry(t *rapid.T) int {
 		Work:   rapid.Int64Range(1, 6000).Draw(t, "work"),
 		Own:    time.Duration(rapid.IntRange(0, 3).Draw(t, "own")) * time.Second,
 		Bytes:  rapid.Int64Range(0, 300).Draw(t, "bytes"),
+
+		Preemptible: rapid.Bool().Draw(t, "preemptible"),
 
 		Arrived:  m.now,
 		Deadline: m.now.Add(time.Duration(rapid.IntRange(0, 20).Draw(t, "deadline")) * time.Second),

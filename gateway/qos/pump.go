@@ -54,7 +54,10 @@ func (q *Queue) offer(now time.Time, p *pool, c choice, placer Placer) (Placemen
 // grant takes out an entry that was placed.
 func (q *Queue) grant(now time.Time, c choice, placed Placement) Outcome {
 	e, l := c.ref.entry, c.ref.link()
-	o := Outcome{Entry: e, State: Granted, Pool: l.band.pool.id, Waited: e.waited(now)}
+	o := Outcome{
+		Entry: e, State: Granted, Pool: l.band.pool.id,
+		Waited: e.waited(now), Forecast: e.state.forecast,
+	}
 	if !e.state.charged {
 		o.Work = placed.Work
 		if o.Work == 0 {
@@ -112,9 +115,7 @@ func (q *Queue) Passed(now time.Time, e *Entry, pool PoolID, work int64) {
 	}
 	q.classes[e.Class].stats.Passed++
 	b := q.pools[pool].bands[e.Class]
-	for _, id := range e.Pools {
-		q.pools[id].bands[e.Class].arrivals.add(now, e)
-	}
+	q.arrives(now, e)
 	q.correct(now, b, e, work)
 }
 
@@ -179,8 +180,13 @@ func (q *Queue) Pump(now time.Time, p Placer, out []Outcome) []Outcome {
 	q.forget(now)
 	for len(q.expiry) > 0 && !q.expiry[0].Until.After(now) {
 		e := q.expiry[0].Entry
+		for i := range e.Pools {
+			if f := (ref{e, i}).link().flow; f != nil {
+				f.overloaded = true
+			}
+		}
 		q.remove(now, e, Refused)
-		out = q.refuse(now, e, ReasonWaited, out)
+		out = q.refuse(now, e, ReasonWaited, q.drain(now, e), out)
 	}
 	p.Begin()
 	for _, pool := range q.pools {
@@ -195,7 +201,7 @@ func (q *Queue) Pump(now time.Time, p Placer, out []Outcome) []Outcome {
 // for any or Tries were looked at in vain. These rest until the others had
 // their turn, but for the first half of them, which are looked at every time.
 func (q *Queue) pump(now time.Time, p *pool, placer Placer, out []Outcome) []Outcome {
-	p.dirty, p.look, p.tried = false, time.Time{}, now
+	p.dirty, p.behind, p.look, p.tried = false, false, time.Time{}, now
 	if p.waiting == 0 {
 		return out
 	}
@@ -213,7 +219,7 @@ func (q *Queue) pump(now time.Time, p *pool, placer Placer, out []Outcome) []Out
 		more := old > 0 && wait <= q.classes[q.ranked[0]].Bound
 		if len(failed) == q.cfg.Tries && (ok || more) {
 			// Those behind have their turn soon.
-			p.dirty = true
+			p.dirty, p.behind = true, true
 			failed = failed[:q.cfg.Tries/2]
 			break
 		}

@@ -23,7 +23,12 @@ type Queue struct {
 	idle           int
 	spareFlows     []*flow
 	spareTenants   []*tenant
-	failed         []ref // of a pump
+	spareGroups    []*group
+	failed         []ref   // of a pump
+	enough         float64 // seconds of waiting that make a rate
+
+	booked   map[bookingKey]*booking
+	bookings heap[*booking] // by when they end
 }
 
 // class is a class and what became of its entries.
@@ -33,9 +38,15 @@ type class struct {
 	gone    bool
 	waiting int
 	stats   ClassStats
+
+	// What may be taken out for others: by tenant, those first that have most; and
+	// what they hold together.
+	groups   heap[*group]
+	byTenant map[string]*group
+	exposed  tenant
 }
 
-// tenant is what a tenant holds of the queue.
+// tenant is what a tenant holds of the queue, or what others do.
 type tenant struct {
 	entries int
 	bytes   int64
@@ -44,7 +55,9 @@ type tenant struct {
 // New returns a queue for the pools of these names, whose ids are 0 and up. The
 // classes' ids are 0 and up, too.
 func New(cfg Config, pools []string) (*Queue, error) {
-	q := &Queue{tenants: make(map[string]*tenant)}
+	q := &Queue{
+		tenants: make(map[string]*tenant), booked: make(map[bookingKey]*booking), enough: 2,
+	}
 	if err := q.Reconfigure(cfg, pools); err != nil {
 		return nil, err
 	}
@@ -68,7 +81,7 @@ func (q *Queue) Reconfigure(cfg Config, pools []string) error {
 		id, ok := q.Class(c.Name)
 		if !ok {
 			id = ClassID(len(q.classes))
-			q.classes = append(q.classes, class{})
+			q.classes = append(q.classes, class{byTenant: make(map[string]*group)})
 		}
 		q.classes[id].Class, q.classes[id].gone = c, false
 		q.ranked = append(q.ranked, id)
@@ -136,7 +149,7 @@ func (q *Queue) flow(b *band, tenant string) *flow {
 	}
 	*f = flow{
 		band: b, tenant: tenant, weight: 1, tag: b.floor, ready: -1,
-		timely: f.timely, late: f.late,
+		timely: f.timely, late: f.late, shows: 1,
 	}
 	b.flows[tenant] = f
 	q.flows++
@@ -189,6 +202,10 @@ func (q *Queue) forget(now time.Time) {
 		if f == nil || q.idle <= maxIdle && f.ahead(now, q.cfg.Memory) > 0 {
 			return
 		}
+		if f.bookings > 0 {
+			q.sleep(f) // its clients are expected
+			continue
+		}
 		q.wake(f)
 		delete(f.band.flows, f.tenant)
 		q.flows--
@@ -213,10 +230,12 @@ func (q *Queue) hold(e *Entry) {
 	t.bytes += e.Bytes
 	q.bytes += e.Bytes
 	q.classes[e.Class].waiting++
+	q.expose(e)
 }
 
 // free gives back what an entry held.
 func (q *Queue) free(e *Entry) {
+	q.cover(e)
 	t := q.tenants[e.Tenant]
 	t.entries--
 	t.bytes -= e.Bytes

@@ -43,9 +43,6 @@ type rate struct {
 	since time.Time
 }
 
-// enough is how many seconds of waiting make a rate.
-const enough = 2
-
 // placed notes work that the pool took while requests waited for it.
 func (r *rate) placed(now time.Time, work int64) {
 	if !r.since.IsZero() {
@@ -60,8 +57,8 @@ func (r *rate) placed(now time.Time, work int64) {
 // pause says that nothing waits for the pool.
 func (r *rate) pause() { r.since = time.Time{} }
 
-// value returns tokens a second; 0: not known.
-func (r *rate) value() float64 {
+// value returns tokens a second; 0: not known, as it takes so many seconds.
+func (r *rate) value(enough float64) float64 {
 	if r.seconds < enough {
 		return 0
 	}

@@ -20,7 +20,7 @@ func (q *Queue) Stats(dst *Stats) {
 		}
 	}
 	for _, p := range q.pools {
-		dst.Pools = append(dst.Pools, PoolStats{ID: p.id, Name: p.name, Rate: p.rate.value(), Look: p.look})
+		dst.Pools = append(dst.Pools, PoolStats{ID: p.id, Name: p.name, Rate: p.rate.value(q.enough), Look: p.look})
 		for _, b := range p.bands {
 			dst.Bands = append(dst.Bands, BandStats{
 				Pool: p.id, Class: b.class, Waiting: b.waiting, Work: int64(b.work), Credit: b.credit,

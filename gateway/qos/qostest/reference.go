@@ -10,8 +10,7 @@ import (
 	"github.com/sluicegate/sluice/gateway/qos"
 )
 
-// Reference is a queue that does what [qos.Queue] does, but for forecasts and
-// preemption, by looking at all entries each time. It has no heaps, nothing that
+// Reference is a queue that does what [qos.Queue] does, but for forecasts, by looking at all entries each time. It has no heaps, nothing that
 // is kept up to date, and forgets nothing.
 type Reference struct {
 	cfg   qos.Config
@@ -94,9 +93,25 @@ func (q *Reference) of(p qos.PoolID, c qos.ClassID, tenant string) []*item {
 func (q *Reference) Admit(now time.Time, e *qos.Entry, p qos.Placer, out []qos.Outcome) []qos.Outcome {
 	i := &item{Entry: e, since: now, rests: make(map[qos.PoolID]int64)}
 	q.known[e] = i
-	if reason := q.refuses(e); reason != qos.ReasonNone {
+	own, others, _ := q.holds(e)
+	if share := q.cfg.MaxTenantShare; own.entries > 0 &&
+		(float64(own.entries+1) > share*float64(q.cfg.MaxEntries-others.entries) ||
+			float64(own.bytes+e.Bytes) > share*float64(q.cfg.MaxBytes-others.bytes)) {
 		i.state = qos.Refused
-		return append(out, qos.Outcome{Entry: e, State: qos.Refused, Reason: reason})
+		return append(out, qos.Outcome{Entry: e, State: qos.Refused, Reason: qos.ReasonTenantFull})
+	}
+	if q.full(e) {
+		victims := q.victims(e)
+		if victims == nil {
+			i.state = qos.Refused
+			return append(out, qos.Outcome{Entry: e, State: qos.Refused, Reason: qos.ReasonFull})
+		}
+		for _, v := range victims {
+			q.remove(now, v, qos.Refused, v.charged)
+			out = append(out, qos.Outcome{
+				Entry: v.Entry, State: qos.Refused, Reason: qos.ReasonPreempted, Waited: max(0, now.Sub(v.since)),
+			})
+		}
 	}
 	for _, id := range e.Pools {
 		b := q.bands[id][e.Class]
@@ -158,30 +173,90 @@ func fade(passed, life time.Duration) float64 {
 	return 0
 }
 
-func (q *Reference) refuses(e *qos.Entry) qos.Reason {
-	var own, others, class int
-	var ownBytes, othersBytes int64
+type holds struct {
+	entries int
+	bytes   int64
+}
+
+func (h *holds) add(e *qos.Entry) { h.entries, h.bytes = h.entries+1, h.bytes+e.Bytes }
+
+// holds returns what e's tenant, the others and e's class hold.
+func (q *Reference) holds(e *qos.Entry) (own, others, class holds) {
 	for _, i := range q.items {
 		if i.Tenant == e.Tenant {
-			own, ownBytes = own+1, ownBytes+i.Bytes
+			own.add(i.Entry)
 		} else {
-			others, othersBytes = others+1, othersBytes+i.Bytes
+			others.add(i.Entry)
 		}
 		if i.Class == e.Class {
-			class++
+			class.add(i.Entry)
 		}
 	}
-	c := q.cfg.Classes[e.Class]
-	if own+others+1 > q.cfg.MaxEntries || ownBytes+othersBytes+e.Bytes > q.cfg.MaxBytes ||
-		c.MaxQueue > 0 && class+1 > c.MaxQueue {
-		return qos.ReasonFull
+	return own, others, class
+}
+
+func (q *Reference) full(e *qos.Entry) bool {
+	own, others, class := q.holds(e)
+	most := q.cfg.Classes[e.Class].MaxQueue
+	return own.entries+others.entries+1 > q.cfg.MaxEntries || own.bytes+others.bytes+e.Bytes > q.cfg.MaxBytes ||
+		most > 0 && class.entries+1 > most
+}
+
+// exposed returns what may be taken out of a class, the last of the tenant that has most first.
+func (q *Reference) exposed(c qos.ClassID) (exposed []*item, level func(tenant string) float64) {
+	work, last := make(map[string]int64), make(map[string]*item)
+	for _, i := range q.items {
+		if i.Class == c && !i.charged && (i.Preemptible || q.cfg.Classes[c].Preemptible) {
+			exposed = append(exposed, i)
+			work[i.Tenant] += i.Work
+			if l := last[i.Tenant]; l == nil || l.seq < i.seq {
+				last[i.Tenant] = i
+			}
+		}
 	}
-	share := q.cfg.MaxTenantShare
-	if own > 0 && (float64(own+1) > share*float64(q.cfg.MaxEntries-others) ||
-		float64(ownBytes+e.Bytes) > share*float64(q.cfg.MaxBytes-othersBytes)) {
-		return qos.ReasonTenantFull
+	level = func(tenant string) float64 { return float64(work[tenant]) / weight(last[tenant].Entry) }
+	slices.SortFunc(exposed, func(a, b *item) int {
+		return cmp.Or(cmp.Compare(level(b.Tenant), level(a.Tenant)),
+			cmp.Compare(last[b.Tenant].seq, last[a.Tenant].seq), cmp.Compare(b.seq, a.seq))
+	})
+	return exposed, level
+}
+
+// victims returns what gives way for e; nil if that does not make room.
+func (q *Reference) victims(e *qos.Entry) []*item {
+	before := q.items
+	defer func() { q.items = before }()
+	without := func(v *item) {
+		q.items = slices.DeleteFunc(slices.Clone(q.items), func(i *item) bool { return i == v })
 	}
-	return qos.ReasonNone
+	var victims []*item
+	for c := len(q.cfg.Classes) - 1; c > int(e.Class); c-- {
+		for exposed, _ := q.exposed(qos.ClassID(c)); len(exposed) > 0 && q.full(e); exposed, _ = q.exposed(qos.ClassID(c)) {
+			victims = append(victims, exposed[0])
+			without(exposed[0])
+		}
+	}
+	if !q.full(e) {
+		return victims
+	}
+	q.items = before
+	exposed, level := q.exposed(e.Class)
+	if len(exposed) == 0 || exposed[0].Tenant == e.Tenant {
+		return nil
+	}
+	own := e.Work
+	for _, i := range exposed {
+		if i.Tenant == e.Tenant {
+			own += i.Work
+		}
+	}
+	if level(exposed[0].Tenant) <= (float64(own)+float64(q.cfg.Slack))/weight(e) {
+		return nil
+	}
+	if without(exposed[0]); q.full(e) {
+		return nil
+	}
+	return exposed[:1]
 }
 
 func (q *Reference) insert(now time.Time, i *item) {
