@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/sluicegate/sluice/gateway/qos"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/scoring/simworker/engine"
 )
@@ -22,6 +23,13 @@ type Config struct {
 	// k/SharedCores times as long, its fixed part (Timing.Step) excepted. 0 gives
 	// each worker a machine of its own.
 	SharedCores float64
+
+	// Pools are the numbers of workers of each pool, which all serve the one model;
+	// none is one pool of all.
+	Pools []int
+	// QoS is the queue in front of the workers; nil sends whatever arrives at once.
+	// Its classes are those of the plan's requests.
+	QoS *qos.Config
 
 	// EventDelay is how long cache events are on their way to the router.
 	EventDelay time.Duration
@@ -102,6 +110,50 @@ func (c *Config) scoring(s scoring.Strategy) scoring.Config {
 	return cfg
 }
 
+// pools are the pools' names.
+func (c *Config) pools() []string {
+	if len(c.Pools) == 0 {
+		return []string{"pool"}
+	}
+	names := make([]string, len(c.Pools))
+	for i := range names {
+		names[i] = fmt.Sprint("pool ", i+1)
+	}
+	return names
+}
+
+// poolOf is the index of a worker's pool.
+func (c *Config) poolOf(worker int) int {
+	for i, n := range c.Pools {
+		if worker -= n; worker < 0 {
+			return i
+		}
+	}
+	return 0
+}
+
+func (c *Config) validateQueue() error {
+	workers := 0
+	for i, n := range c.Pools {
+		if n < 1 {
+			return fmt.Errorf("simulate: Pools has %d workers in pool %d; each must have at least 1", n, i+1)
+		}
+		workers += n
+	}
+	if len(c.Pools) > 0 && workers != c.Workers {
+		return fmt.Errorf("simulate: Pools has %d workers in all; there are %d", workers, c.Workers)
+	}
+	if len(c.Pools) > qos.MaxPools {
+		return fmt.Errorf("simulate: there are %d Pools; at most %d are possible", len(c.Pools), qos.MaxPools)
+	}
+	if c.QoS != nil {
+		if err := c.QoS.Validate(); err != nil {
+			return fmt.Errorf("simulate: QoS: %w", err)
+		}
+	}
+	return nil
+}
+
 // Validate reports the first field that no simulation can run with.
 func (c *Config) Validate() error {
 	if c.Workers < 1 || c.Workers > MaxWorkers {
@@ -125,6 +177,9 @@ func (c *Config) Validate() error {
 		if d.v < 0 || d.v > time.Hour {
 			return fmt.Errorf("simulate: %s is %s; it must be between 0 and 1h", d.name, d.v)
 		}
+	}
+	if err := c.validateQueue(); err != nil {
+		return err
 	}
 	if c.Warmup < 0 {
 		return fmt.Errorf("simulate: Warmup is %d; it must not be negative", c.Warmup)

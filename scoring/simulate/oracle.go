@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -29,6 +30,12 @@ type oracle struct {
 }
 
 func newOracle(m *sim, kind oracleKind) (*oracle, error) {
+	switch {
+	case m.cfg.QoS != nil:
+		return nil, errors.New("an oracle chooses for requests that arrive, and with a queue they wait first")
+	case len(m.pools) > 1:
+		return nil, errors.New("an oracle chooses among all workers, and there are several pools")
+	}
 	n := len(m.nodes)
 	o := &oracle{sim: m, kind: kind, ttft: make([]time.Duration, n), cost: make([]time.Duration, n)}
 	if kind == foresight {

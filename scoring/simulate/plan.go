@@ -17,10 +17,29 @@ type Plan struct {
 	// the next one in order arrives when one ends. 0 leaves the loop open:
 	// requests arrive at their own times.
 	Streams int
+	// Tenants are those whose requests they are; with none all are one's.
+	Tenants []Tenant
+}
+
+// Tenant is somebody who sends requests. It counts with a queue alone; see
+// [Config].
+type Tenant struct {
+	Name string
+	// Weight is its part against other tenants; 0 is 1.
+	Weight float64
+	// Returns is how often it sends a request again that was refused. It does so
+	// when it was told to; or, with a Hurry, so long after the refusal whatever it
+	// was told.
+	Returns int
+	Hurry   time.Duration
 }
 
 // Request is one request of a plan.
 type Request struct {
+	// Tenant is the index of whose it is, Class that of its class; see [Config].
+	Tenant, Class int
+	// Pools are the indices of the pools that it may go to; none is all.
+	Pools []int
 	// At is when it arrives, since the start. It counts in an open loop only,
 	// and not for a later turn.
 	At time.Duration
@@ -92,6 +111,8 @@ func (p *Plan) check(limit int) error {
 		own := r.tokens()
 		context += own + r.Output
 		switch {
+		case r.Tenant < 0 || r.Tenant >= max(1, len(p.Tenants)):
+			return fmt.Errorf("%s: request %d is of tenant %d; there are %d, counted from 0", p.Name, i+1, r.Tenant, max(1, len(p.Tenants)))
 		case own < 1 || r.Output < 1:
 			return fmt.Errorf("%s: request %d has %d tokens and asks for %d; both must be at least 1", p.Name, i+1, own, r.Output)
 		case r.At < 0 || r.Think < 0:
@@ -101,6 +122,38 @@ func (p *Plan) check(limit int) error {
 		}
 	}
 	return nil
+}
+
+// checkPlaces reports the first request of a class or for a pool that there is not.
+func (p *Plan) checkPlaces(cfg *Config) error {
+	classes := 1
+	if cfg.QoS != nil {
+		classes = len(cfg.QoS.Classes)
+	}
+	for i := range p.Requests {
+		r := &p.Requests[i]
+		if r.Class < 0 || r.Class >= classes {
+			return fmt.Errorf("%s: request %d is of class %d; there are %d, counted from 0", p.Name, i+1, r.Class, classes)
+		}
+		for _, pool := range r.Pools {
+			if pool < 0 || pool >= len(cfg.pools()) {
+				return fmt.Errorf("%s: request %d may go to pool %d; there are %d, counted from 0", p.Name, i+1, pool, len(cfg.pools()))
+			}
+		}
+	}
+	return nil
+}
+
+// until is when the last request of an open loop comes, never in a closed one.
+func (p *Plan) until() time.Duration {
+	if p.Streams > 0 {
+		return never
+	}
+	last := time.Duration(0)
+	for i := range p.Requests {
+		last = max(last, p.Requests[i].At)
+	}
+	return last
 }
 
 // TooLongError says that a request does not fit into a worker's cache.

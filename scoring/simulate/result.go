@@ -35,6 +35,10 @@ type Result struct {
 	// Preemptions counts requests that lost their blocks, and came back.
 	Preemptions int64          `json:"preemptions"`
 	Workers     []WorkerResult `json:"workers"`
+	// Classes and Tenants are how each class did, and each tenant in it, with a
+	// queue. A request must then meet its class's target instead of the objective.
+	Classes []ClassResult `json:"classes,omitempty"`
+	Tenants []ClassResult `json:"tenants,omitempty"`
 	// Samples holds every request in the order of the plan.
 	Samples []Sample `json:"-"`
 }
@@ -87,7 +91,18 @@ func (m *sim) result(s Strategy) *Result {
 	r := &Result{Strategy: s.String(), Samples: m.record}
 	m.sumWorkers(r)
 	m.sumSamples(r)
+	if m.queue != nil {
+		m.sumClasses(r)
+	}
 	return r
+}
+
+// objective is the TTFT that request i must meet.
+func (m *sim) objective(i int) time.Duration {
+	if m.queue != nil {
+		return m.cfg.QoS.Classes[m.plan.Requests[i].Class].Target
+	}
+	return m.cfg.Objective
 }
 
 // sumWorkers adds up what the engines counted.
@@ -119,22 +134,29 @@ func (m *sim) sumSamples(r *Result) {
 	first, last, met := never, time.Duration(0), 0
 	for i := range measured {
 		s := &measured[i]
+		if s.Refused {
+			continue
+		}
 		ttft, total = append(ttft, s.TTFT), append(total, s.Total)
 		if s.Output > 1 {
 			gap = append(gap, (s.Total-s.TTFT)/time.Duration(s.Output-1))
 		}
-		off := max(s.TTFT-s.Predicted, s.Predicted-s.TTFT)
-		errs = append(errs, off.Seconds()/s.TTFT.Seconds())
+		sent := s.TTFT - s.Queued // from when it was given to the worker
+		off := max(sent-s.Predicted, s.Predicted-sent)
+		errs = append(errs, off.Seconds()/sent.Seconds())
 		first, last = min(first, s.Sent), max(last, s.Sent+s.Total)
-		if s.TTFT <= m.cfg.Objective {
+		if s.TTFT <= m.objective(m.cfg.Warmup+i) {
 			met++
 		}
+	}
+	if len(ttft) == 0 {
+		return
 	}
 	r.TTFT, r.Total, r.TPOT = times(ttft), times(total), times(gap)
 	slices.Sort(errs)
 	r.ErrorP50, r.ErrorP90 = errs[rank(len(errs), 0.5)], errs[rank(len(errs), 0.9)]
 	r.Met = float64(met) / float64(len(measured))
 	r.Seconds = (last - first).Seconds()
-	r.Throughput = float64(len(measured)) / r.Seconds
+	r.Throughput = float64(len(ttft)) / r.Seconds
 	r.Goodput = float64(met) / r.Seconds
 }

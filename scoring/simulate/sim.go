@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluicegate/sluice/gateway/qos"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/scoring/simworker/engine"
 )
@@ -11,20 +12,29 @@ import (
 // epoch is where virtual time begins.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-const (
-	model = "model"
-	pool  = "pool"
-)
+const model = "model"
 
-// call is one request under way.
+// call is one request under way, or one that waits for a worker.
 type call struct {
-	index  int
-	worker int
-	id     engine.ID
-	res    *scoring.Reservation
-	sent   time.Duration
-	first  time.Duration // 0 until it came
-	cached int
+	index    int
+	worker   int
+	id       engine.ID
+	prepared *engine.Prepared
+	req      scoring.Request
+	res      *scoring.Reservation
+	sent     time.Duration
+	first    time.Duration // 0 until it came
+	cached   int
+	// returns is how often it was refused before.
+	returns int
+
+	// With a queue: what stands in it, what is offered to workers, and the work
+	// that was charged to which pool. before is the conversation before this turn.
+	entry   qos.Entry
+	offer   *scoring.Prepared
+	pool    qos.PoolID
+	charged int64
+	before  []uint32
 	// text is the conversation so far, kept when a later turn needs it.
 	text []uint32
 	keep bool
@@ -41,17 +51,24 @@ type sim struct {
 	agenda agenda
 	now    time.Duration
 	oracle *oracle // nil: the router chooses
+	queue  *queue  // nil: whatever arrives is sent
 	ids    []scoring.WorkerID
+	pools  []string // their names
+	// from is when the warm-up ends, until when the last request of an open loop
+	// comes.
+	from, until time.Duration
 
 	// head is the next request of a closed loop that no stream has taken.
 	head int
 	left int // requests not ended
 	// text is the conversation that a later turn goes on with, by the turn's
 	// index.
-	text   map[int][]uint32
-	prompt []uint32 // scratch
-	record []Sample
-	end    time.Duration
+	text map[int][]uint32
+	// returns is how often a request was refused that will come again.
+	returns map[int]int
+	prompt  []uint32 // scratch
+	record  []Sample
+	end     time.Duration
 }
 
 // Sample is how one request fared.
@@ -64,6 +81,13 @@ type Sample struct {
 	Predicted time.Duration
 	// Prompt, Cached and Output are tokens.
 	Prompt, Cached, Output int
+	// Queued is how long it waited for a worker, Return how often it was refused
+	// before, Refused says that it was for good; then there is nothing more here
+	// but Sent. Work is the tokens that it cost, as the queue counts them.
+	Queued  time.Duration
+	Return  int
+	Refused bool
+	Work    int64
 }
 
 // Run routes the plan under a strategy and reports how it went. The strategy
@@ -74,6 +98,9 @@ func Run(cfg *Config, plan *Plan, s Strategy) (*Result, error) {
 		return nil, err
 	}
 	if err := plan.check(cfg.capacity() - 1); err != nil {
+		return nil, err
+	}
+	if err := plan.checkPlaces(cfg); err != nil {
 		return nil, err
 	}
 	m, err := newSim(cfg, plan, s)
@@ -92,8 +119,9 @@ func newSim(cfg *Config, plan *Plan, s Strategy) (*sim, error) {
 		cfg: cfg, plan: plan, eng: cfg.engine(0),
 		fleet: scoring.NewFleet(cfg.scoring(s.live)),
 		cores: cores{limit: cfg.SharedCores},
-		left:  len(plan.Requests), text: make(map[int][]uint32),
+		left:  len(plan.Requests), text: make(map[int][]uint32), returns: make(map[int]int),
 		record: make([]Sample, len(plan.Requests)),
+		pools:  cfg.pools(), until: plan.until(),
 	}
 	for i := range cfg.Workers {
 		eng, err := engine.New(cfg.engine(i))
@@ -102,7 +130,7 @@ func newSim(cfg *Config, plan *Plan, s Strategy) (*sim, error) {
 		}
 		// The fleet has been up for a while, so no worker is spared as new.
 		up := epoch.Add(-time.Hour)
-		id, err := m.fleet.Add(up, scoring.WorkerSpec{Name: fmt.Sprint("worker ", i), Pool: pool, Models: []string{model}})
+		id, err := m.fleet.Add(up, scoring.WorkerSpec{Name: fmt.Sprint("worker ", i), Pool: m.pools[cfg.poolOf(i)], Models: []string{model}})
 		if err != nil {
 			return nil, err
 		}
@@ -115,6 +143,12 @@ func newSim(cfg *Config, plan *Plan, s Strategy) (*sim, error) {
 	if s.oracle != noOracle {
 		var err error
 		if m.oracle, err = newOracle(m, s.oracle); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.QoS != nil {
+		var err error
+		if m.queue, err = newQueue(m); err != nil {
 			return nil, err
 		}
 	}
@@ -157,6 +191,13 @@ func (m *sim) nextHead() {
 
 // step lets the next thing happen.
 func (m *sim) step() {
+	if m.queue != nil {
+		if at := m.queue.next(); at != never && m.nothingBefore(at) {
+			m.now = at
+			m.queue.pump()
+			return
+		}
+	}
 	if at, worker, ends, ok := m.cores.next(); ok && (len(m.agenda.heap) == 0 || at <= m.agenda.heap[0].at) {
 		m.now = at
 		if !ends {
@@ -187,46 +228,90 @@ func (m *sim) step() {
 	}
 }
 
-// arrive sends request i to the worker that is chosen for it.
+// nothingBefore says that nothing else happens before that time, nor at it but
+// that requests arrive.
+func (m *sim) nothingBefore(at time.Duration) bool {
+	if step, _, _, ok := m.cores.next(); ok && step <= at {
+		return false
+	}
+	if len(m.agenda.heap) == 0 {
+		return true
+	}
+	e := &m.agenda.heap[0]
+	return e.at > at || e.at == at && e.kind == requestArrives
+}
+
+// arrive lets request i come.
 func (m *sim) arrive(i int) {
-	r := &m.plan.Requests[i]
-	m.prompt = append(m.prompt[:0], m.text[i]...)
+	c := &call{index: i, sent: m.now, keep: !m.plan.end(i), returns: m.returns[i], before: m.text[i]}
 	delete(m.text, i)
-	for _, s := range r.Prompt {
+	delete(m.returns, i)
+	if i == m.cfg.Warmup && c.returns == 0 {
+		m.from = m.now
+	}
+	m.prompt = append(m.prompt[:0], c.before...)
+	for _, s := range m.plan.Requests[i].Prompt {
 		m.prompt = s.append(m.prompt)
 	}
-	p := m.prepare(i, m.prompt)
-	c := &call{index: i, sent: m.now, keep: !m.plan.end(i)}
-	req := scoring.Request{Model: model, Pools: []string{pool}, Tokens: p.Prompt()}
+	c.prepared = m.prepare(i, m.prompt)
+	c.req = scoring.Request{Model: model, Pools: m.permitted(i), Tokens: c.prepared.Prompt()}
+	var err error
+	if m.queue != nil {
+		if c.offer, err = m.fleet.Prepare(m.clock(), &c.req); err != nil {
+			panic("BUG: no worker although all are ready: " + err.Error())
+		}
+		m.queue.arrive(c)
+		return
+	}
 	if m.oracle != nil {
-		chosen := m.oracle.choose(i, p)
+		chosen := m.oracle.choose(i, c.prepared)
 		for w, id := range m.ids {
 			if w != chosen {
-				req.Exclude = append(req.Exclude, id)
+				c.req.Exclude = append(c.req.Exclude, id)
 			}
 		}
 	}
-	var err error
-	c.res, err = m.fleet.Pick(m.clock(), &req)
+	c.res, err = m.fleet.Pick(m.clock(), &c.req)
 	if err != nil {
 		panic("BUG: no worker although all are ready: " + err.Error())
 	}
+	m.dispatch(c)
+}
+
+// permitted are the names of the pools that request i may go to.
+func (m *sim) permitted(i int) []string {
+	r := &m.plan.Requests[i]
+	if len(r.Pools) == 0 {
+		return m.pools
+	}
+	names := make([]string, len(r.Pools))
+	for k, p := range r.Pools {
+		names[k] = m.pools[p]
+	}
+	return names
+}
+
+// dispatch sends a request to the worker that was chosen for it.
+func (m *sim) dispatch(c *call) {
 	c.worker = int(c.res.Worker().ID - m.ids[0])
 	n := m.nodes[c.worker]
-	c.id, err = n.eng.AddPrepared(m.clock(), p)
+	var err error
+	c.id, err = n.eng.AddPrepared(m.clock(), c.prepared)
 	if err != nil {
 		panic("BUG: an engine refuses a request that it prepared: " + err.Error())
 	}
 	if m.oracle != nil {
-		m.oracle.sent(c.worker, p)
+		m.oracle.sent(c.worker, c.prepared)
 	}
+	prompt, output := c.prepared.Prompt(), m.plan.Requests[c.index].Output
 	if c.keep {
-		c.text = append(make([]uint32, 0, len(m.prompt)+r.Output), m.prompt...)
+		c.text = append(make([]uint32, 0, len(prompt)+output), prompt...)
 	}
 	n.calls[c.id] = c
 	n.requests++
-	m.record[i] = Sample{
-		Worker: c.worker, Sent: m.now, Predicted: c.res.Predicted(), Prompt: len(m.prompt), Output: r.Output,
+	m.record[c.index] = Sample{
+		Worker: c.worker, Sent: c.sent, Predicted: c.res.Predicted(), Prompt: len(prompt), Output: output,
+		Queued: m.now - c.sent, Return: c.returns,
 	}
 	if !n.busy {
 		m.beginStep(c.worker)
@@ -296,6 +381,9 @@ func (m *sim) finish(c *call) {
 		panic("BUG: a request ends twice")
 	}
 	s.TTFT, s.Total, s.Cached = c.first-s.Sent, m.now-s.Sent, c.cached
+	if m.queue != nil {
+		m.queue.ended(c, s)
+	}
 	m.left--
 	m.end = m.now
 	switch next := c.index + 1; {
@@ -306,6 +394,25 @@ func (m *sim) finish(c *call) {
 		m.nextHead()
 	}
 }
+
+// lose gives up a request that was refused for good, and the turns after it, which
+// will not come.
+func (m *sim) lose(c *call) {
+	for i := c.index; ; i++ {
+		m.record[i] = Sample{Sent: c.sent, Return: c.returns, Refused: true}
+		m.left--
+		if m.plan.end(i) {
+			break
+		}
+	}
+	if m.plan.Streams > 0 {
+		m.nextHead()
+	}
+}
+
+// measures says whether what happens then counts: after the warm-up, and as long as
+// requests come.
+func (m *sim) measures(at time.Duration) bool { return at >= m.from && at < m.until }
 
 // readLoad gives the router a worker's own account of its load.
 func (m *sim) readLoad(worker int) {
