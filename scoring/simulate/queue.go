@@ -89,8 +89,8 @@ func (q *queue) arrive(c *call) {
 	e := &c.entry
 	if q.Waiting() == 0 {
 		if place, ok := q.Place(now, e, q.Open(now, e.Class, e.Pools)); ok {
-			q.Passed(now, e.Class, e.Tenant, e.Weight, place.Pool, place.Work)
-			c.pool, c.charged = place.Pool, place.Work
+			q.Passed(now, e, place.Pool, place.Work)
+			c.charged = place.Work
 			q.sim.dispatch(c)
 			return
 		}
@@ -135,7 +135,7 @@ func (q *queue) take() {
 		c := o.Entry.Payload.(*call)
 		if o.State == qos.Granted {
 			q.count(o)
-			c.pool, c.charged = o.Pool, o.Work
+			c.charged = o.Work
 			q.sim.dispatch(c)
 		}
 		q.waits[o.Entry.Class]--
@@ -185,7 +185,7 @@ func (q *queue) ended(c *call, s *Sample) {
 	q.answers[r.Tenant].ended++
 	q.answers[r.Tenant].tokens += s.Output
 	s.Work = int64(s.Prompt-s.Cached) + outputCost*int64(s.Output)
-	q.Settle(c.entry.Class, c.entry.Tenant, c.pool, s.Work-c.charged)
+	q.Settle(q.sim.clock(), &c.entry, s.Work-c.charged)
 }
 
 // Begin, Wait and Place are the fleet as the queue needs it.
@@ -196,9 +196,24 @@ func (q *queue) Wait(now time.Time, pool qos.PoolID, bound time.Duration) (time.
 	return q.sim.fleet.Wait(now, q.sim.pools[pool], model, bound)
 }
 
+// terms are terms as the fleet has them, whose workers have their even part of what a
+// pool must keep.
+func (q *queue) terms(terms qos.Terms) scoring.Terms {
+	t := scoring.Terms{Bound: terms.Bound}
+	workers := float64(len(q.sim.nodes))
+	if terms.Pool != qos.AnyPool {
+		t.Pool = q.sim.pools[terms.Pool]
+		if n := q.sim.cfg.Pools; len(n) > 0 {
+			workers = float64(n[terms.Pool])
+		}
+	}
+	t.KeepRequests, t.KeepTokens = terms.Keep.Requests/workers, terms.Keep.Tokens/workers
+	return t
+}
+
 func (q *queue) Place(now time.Time, e *qos.Entry, terms qos.Terms) (qos.Placement, bool) {
 	c := e.Payload.(*call)
-	res, refusal, err := q.sim.fleet.Offer(now, c.offer, terms.Bound, &q.held)
+	res, refusal, err := q.sim.fleet.Offer(now, c.offer, q.terms(terms), &q.held)
 	if err != nil {
 		panic("BUG: no worker although all are ready: " + err.Error())
 	}

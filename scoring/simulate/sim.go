@@ -29,10 +29,9 @@ type call struct {
 	returns int
 
 	// With a queue: what stands in it, what is offered to workers, and the work
-	// that was charged to which pool. before is the conversation before this turn.
+	// that was charged. before is the conversation before this turn.
 	entry   qos.Entry
 	offer   *scoring.Prepared
-	pool    qos.PoolID
 	charged int64
 	before  []uint32
 	// text is the conversation so far, kept when a later turn needs it.
