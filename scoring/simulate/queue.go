@@ -161,6 +161,7 @@ func (q *queue) count(o *qos.Outcome) {
 // refuse sends a client away, who may come again.
 func (q *queue) refuse(c *call, o *qos.Outcome) {
 	m := q.sim
+	c.offer.Release()
 	q.refused = append(q.refused, Refused{Request: c.index, Return: c.returns, At: c.sent, Reason: o.Reason, RetryAfter: o.RetryAfter})
 	after := max(leastReturn, o.RetryAfter)
 	patience := 0
@@ -196,24 +197,13 @@ func (q *queue) Wait(now time.Time, pool qos.PoolID, bound time.Duration) (time.
 	return q.sim.fleet.Wait(now, q.sim.pools[pool], model, bound)
 }
 
-// terms are terms as the fleet has them, whose workers have their even part of what a
-// pool must keep.
-func (q *queue) terms(terms qos.Terms) scoring.Terms {
-	t := scoring.Terms{Bound: terms.Bound}
-	workers := float64(len(q.sim.nodes))
-	if terms.Pool != qos.AnyPool {
-		t.Pool = q.sim.pools[terms.Pool]
-		if n := q.sim.cfg.Pools; len(n) > 0 {
-			workers = float64(n[terms.Pool])
-		}
-	}
-	t.KeepRequests, t.KeepTokens = terms.Keep.Requests/workers, terms.Keep.Tokens/workers
-	return t
-}
-
 func (q *queue) Place(now time.Time, e *qos.Entry, terms qos.Terms) (qos.Placement, bool) {
 	c := e.Payload.(*call)
-	res, refusal, err := q.sim.fleet.Offer(now, c.offer, q.terms(terms), &q.held)
+	t := scoring.Terms{Bound: terms.Bound, Keep: scoring.Keep(terms.Keep), Held: &q.held}
+	if terms.Pool != qos.AnyPool {
+		t.Pool = q.sim.pools[terms.Pool]
+	}
+	res, refusal, err := q.sim.fleet.Offer(now, c.offer, t)
 	if err != nil {
 		panic("BUG: no worker although all are ready: " + err.Error())
 	}
@@ -224,6 +214,7 @@ func (q *queue) Place(now time.Time, e *qos.Entry, terms qos.Terms) (qos.Placeme
 		return qos.Placement{Pool: pool, Work: int64(refusal.Work) + outputCost*answer, Look: refusal.Look}, false
 	}
 	c.res = res
+	c.offer.Release()
 	pool, _ := q.Pool(res.Worker().Pool)
 	return qos.Placement{Pool: pool, Work: int64(res.Prompt()-res.Cached()) + outputCost*answer}, true
 }
