@@ -34,8 +34,10 @@ type candidate struct {
 	speed          float64
 	fixed, raw     float64
 	// full is the longest of the waits that are not for what is computed there, held
-	// the time that work set aside for the worker takes, in seconds.
+	// the time that work set aside for the worker takes, kept how much longer it is
+	// until what must be kept free will be, in seconds.
 	full, held    float64
+	kept          float64
 	base, prefill float64
 	p90           float64
 	// bound is the rate at which requests come to the worker for what it holds.
@@ -55,7 +57,7 @@ const (
 )
 
 // cost is what the choice minimises, in seconds.
-func (c *candidate) cost() float64 { return c.raw + c.delay + c.held }
+func (c *candidate) cost() float64 { return c.raw + c.delay + c.held + c.kept }
 
 // temper takes out of each prediction by how much the worker seems faster or
 // slower than the pool's other candidates as far as that is no more than the

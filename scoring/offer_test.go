@@ -213,6 +213,39 @@ func TestOfferKeeps(t *testing.T) {
 	}
 }
 
+// TestKeepingCosts: a worker that holds the prompt and must keep its room for others
+// is not waited for when computing the prompt elsewhere takes less than answers do.
+func TestKeepingCosts(t *testing.T) {
+	f, ids := testFleet(t, 2)
+	for _, id := range ids {
+		f.SetCapacity(id, 2, 5000)
+	}
+	shared := prompt(1, 3000)
+	holds(f, ids[0], 0, shared)
+	// An answer there takes 20 s, and requests hold 3,500 of its 10,000 tokens.
+	past := epoch.Add(-20 * time.Second)
+	r := pick(t, f, past, &Request{Estimate: 50, Unary: true, Only: ids[0]})
+	r.FirstToken(past)
+	r.Done(epoch, Completed)
+	for range 5 {
+		pick(t, f, epoch, &Request{Estimate: 700, Unary: true, Only: ids[0]}).FirstToken(epoch)
+	}
+	for _, c := range []struct {
+		keep float64
+		want WorkerID
+	}{{0, ids[0]}, {2 * 3000, ids[0]}, {2 * 4000, ids[1]}} {
+		r, no := offer(t, f, epoch, &Request{Tokens: shared}, Terms{Bound: time.Second, Keep: Keep{Tokens: c.keep}})
+		if r == nil {
+			t.Errorf("with %v tokens to be kept the request is held: %+v", c.keep, no)
+			continue
+		}
+		if r.Worker().ID != c.want {
+			t.Errorf("with %v tokens to be kept it goes to worker %v, want %v", c.keep, r.Worker().ID, c.want)
+		}
+		r.Done(epoch, NotSent)
+	}
+}
+
 // TestOfferOfOnePool: the best worker is looked for in all pools, and taken in one.
 func TestOfferOfOnePool(t *testing.T) {
 	f, _ := testFleet(t, 1)

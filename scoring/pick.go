@@ -167,7 +167,7 @@ func (f *Fleet) reserve(now time.Time, p *Prepared, terms *Terms) (*Reservation,
 		s.rematch(&f.idx)
 	}
 	s.measure(req, &f.cfg)
-	f.weigh(now, req, s, terms.Held)
+	f.weigh(now, p, terms)
 	var c *candidate
 	why := ReasonStrategy
 	if by := f.cfg.Strategy; by == StrategyTTFT {
@@ -185,7 +185,8 @@ func (f *Fleet) reserve(now time.Time, p *Prepared, terms *Terms) (*Reservation,
 }
 
 // weigh predicts what each candidate comes to. It requires that f.mu is held.
-func (f *Fleet) weigh(now time.Time, req *Request, s *scratch, held *Held) {
+func (f *Fleet) weigh(now time.Time, p *Prepared, terms *Terms) {
+	req, s := p.req, p.s
 	s.free = 0
 	var latest time.Time // when one of the candidates' pools last learned
 	for i := range s.candidates {
@@ -205,7 +206,8 @@ func (f *Fleet) weigh(now time.Time, req *Request, s *scratch, held *Held) {
 	for i := range s.candidates {
 		c := &s.candidates[i]
 		c.conclude(s.free)
-		c.held = c.line.perToken * float64(held.of(c.worker.id)) / float64(c.worker.engines())
+		c.held = c.line.perToken * float64(terms.Held.of(c.worker.id)) / float64(c.worker.engines())
+		c.kept = f.keptWait(now, p, c, terms.Keep)
 	}
 }
 

@@ -185,7 +185,7 @@ func (l *line) worksOff(now time.Time, w *worker, over, forgotten float64) float
 // open reports whether c is open by the terms, and the wait there in seconds. It
 // requires that f.mu is held.
 func (f *Fleet) open(now time.Time, p *Prepared, c *candidate, terms *Terms) (bool, float64) {
-	w, l := c.worker, &c.line
+	l := &c.line
 	wait := max(l.prefill, c.full)
 	if terms.Bound == Unbounded && terms.Keep == (Keep{}) {
 		return true, wait
@@ -193,8 +193,17 @@ func (f *Fleet) open(now time.Time, p *Prepared, c *candidate, terms *Terms) (bo
 	if l.bounded(wait) > terms.Bound.Seconds() {
 		return false, wait
 	}
-	if terms.Keep == (Keep{}) || l.idle {
-		return true, wait
+	return c.kept == 0, wait
+}
+
+// keptWait is how much longer than for itself a request waits at c until what must be
+// kept free will be, in seconds; 0 if it is. They are waited for as for a sequence and
+// for space: see [workload.slotWait] and [worker.spaceWait]. It requires that f.mu is
+// held.
+func (f *Fleet) keptWait(now time.Time, p *Prepared, c *candidate, keep Keep) float64 {
+	w, l := c.worker, &c.line
+	if keep == (Keep{}) || l.idle {
+		return 0
 	}
 	workers := 0.0
 	for _, o := range f.workers {
@@ -202,17 +211,22 @@ func (f *Fleet) open(now time.Time, p *Prepared, c *candidate, terms *Terms) (bo
 			workers++
 		}
 	}
-	free := float64(w.slots(f.cfg.MaxSeqs)-w.inFlight()-1) - l.waiting - l.others
-	if free < terms.Keep.Requests/workers {
-		return false, wait
+	closed, wait, slots := false, 0.0, float64(w.slots(f.cfg.MaxSeqs))
+	if over := float64(w.inFlight()+1) + l.waiting + l.others + keep.Requests/workers - slots; over > 0 {
+		closed, wait = true, over*w.meanDecode/slots
 	}
-	if room := w.room(); room > 0 && terms.Keep.Tokens > 0 {
+	if room := w.room(); room > 0 && keep.Tokens > 0 {
 		needs := w.needs(p.s.keys(c), p.s.size(c), p.req.prompt())
-		if w.held(now, f.cfg.LoadStale)+float64(needs)+terms.Keep.Tokens/workers > room {
-			return false, wait
+		held := w.held(now, f.cfg.LoadStale)
+		if over := held + float64(needs) + keep.Tokens/workers - room; over > 0 && held > 0 {
+			n := max(1, float64(w.inFlight())+l.others)
+			closed, wait = true, max(wait, w.meanDecode/n*clamp(over*n/held, 1, n))
 		}
 	}
-	return true, wait
+	if !closed {
+		return 0
+	}
+	return max(minTTFT.Seconds(), wait-max(l.prefill, c.full))
 }
 
 // refuse says why best does not take the request. It requires that f.mu is held.
