@@ -23,7 +23,6 @@ func TestPicksAsEver(t *testing.T) {
 	}
 	loads := func(s *simulation) {
 		for i := range 200 {
-			i := i
 			s.after(time.Duration(i)*time.Second/4, func() {
 				s.fleet.ObserveLoad(s.now, s.engines[i%len(s.engines)].id,
 					Load{Running: i % 70, Waiting: i % 11, KVUsage: float64(i%10) / 10})

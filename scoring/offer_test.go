@@ -1,6 +1,7 @@
 package scoring
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -334,7 +335,7 @@ func TestNobodyIsCountedOnce(t *testing.T) {
 	}
 	f.SetReady(epoch, ids[0], false, "down")
 	for range 5 {
-		if _, _, err := f.Offer(epoch.Add(time.Second), p, Terms{}); err != ErrNotReady {
+		if _, _, err := f.Offer(epoch.Add(time.Second), p, Terms{}); !errors.Is(err, ErrNotReady) {
 			t.Fatalf("Offer: %v", err)
 		}
 	}

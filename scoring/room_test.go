@@ -47,8 +47,8 @@ func TestRoomIsTold(t *testing.T) {
 	}
 	for _, of := range []any{new(Fleet), new(Reservation), new(Prepared)} {
 		typ := reflect.TypeOf(of)
-		for i := range typ.NumMethod() {
-			name := strings.TrimPrefix(typ.String(), "*scoring.") + "." + typ.Method(i).Name
+		for m := range typ.Methods() {
+			name := strings.TrimPrefix(typ.String(), "*scoring.") + "." + m.Name
 			_, told := tells[name]
 			if _, known := silent[name]; told == known {
 				t.Errorf("%s is in %d of the lists of this test: can a request that waits go on by it?", name, map[bool]int{true: 2}[told])
