@@ -8,16 +8,18 @@ import (
 
 // figures are what one run has shown, in the model's time.
 type figures struct {
-	Run     string             `json:"run"`
-	Factor  float64            `json:"load"`                 // in capacities
-	Seconds float64            `json:"seconds"`              // of the measured time
-	Work    float64            `json:"work_per_second"`      // of all that ended in it
-	Goodput float64            `json:"good_work_per_second"` // of those that met their target
-	Classes []*groupFigures    `json:"classes"`              //
-	Tenants []*groupFigures    `json:"tenants"`              //
-	Left    float64            `json:"queued_at_the_end"`    // by the gateway's own gauge
-	Lag     float64            `json:"lag_p99_ms"`           // real: how late requests were sent
-	CPU     map[string]float64 `json:"processors,omitempty"` // used on average, by whom
+	Run     string          `json:"run"`
+	Factor  float64         `json:"load"`                 // in capacities
+	Seconds float64         `json:"seconds"`              // of the measured time
+	Work    float64         `json:"work_per_second"`      // of all that ended in it
+	Goodput float64         `json:"good_work_per_second"` // of those that met their target
+	Classes []*groupFigures `json:"classes"`              //
+	Tenants []*groupFigures `json:"tenants"`              //
+	Left    float64         `json:"queued_at_the_end"`    // by the gateway's own gauge
+	// Preempted is how often a worker took back a running request for want of memory.
+	Preempted float64            `json:"preempted"`
+	Lag       float64            `json:"lag_p99_ms"`           // real: how late requests were sent
+	CPU       map[string]float64 `json:"processors,omitempty"` // used on average, by whom
 }
 
 // groupFigures are of a class or of a tenant. A request that was refused and came

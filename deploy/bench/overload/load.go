@@ -114,7 +114,7 @@ func (l *load) closed(ctx context.Context, words *rig.Words, n int, seed uint64)
 	for i := range n {
 		group.Go(func() {
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
-			t := &tenant{name: yardstick(i), class: len(classes) - 1}
+			t := &tenant{name: yardstick(i)}
 			for k := 0; ctx.Err() == nil; k++ {
 				a := draw(words, rng)
 				a.at, a.tenant = time.Since(l.start), t

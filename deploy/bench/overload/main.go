@@ -61,7 +61,7 @@ func parsePlan(args []string) (*plan, error) {
 	fs.Float64Var(&p.env.scale, "time-scale", 0.25, "how long the simulated GPUs take; 1 is the modelled one")
 	fs.Float64Var(&p.factor, "overload", 2, "what all tenants ask for together, in capacities")
 	fs.Float64Var(&p.capacity, "capacity", 0, "tokens of work a second of the model's time, where known; 0: measure it")
-	fs.IntVar(&p.streams, "streams", 32, "requests that keep a worker busy in the closed loop")
+	fs.IntVar(&p.streams, "streams", 64, "requests that keep a worker busy in the closed loop")
 	fs.DurationVar(&p.warm, "warm", 20*time.Second, "time before the measured one")
 	fs.DurationVar(&p.span, "measure", 60*time.Second, "measured time of a run, but for the flood's")
 	fs.DurationVar(&p.flood, "flood", 5*time.Minute, "measured time of the run with the flood, and without it")
@@ -156,6 +156,10 @@ func (p *plan) measure(ctx context.Context, r *report, name string) (*figures, e
 	if err != nil {
 		return nil, err
 	}
+	before, err := s.fleet.Counters(ctx)
+	if err != nil {
+		return nil, err
+	}
 	// A real second has 1/scale seconds of the model's.
 	capacity, factor := r.Capacity/p.env.scale, 0.0
 	var records []record
@@ -187,6 +191,13 @@ func (p *plan) measure(ctx context.Context, r *report, name string) (*figures, e
 	f.CPU = meter.used()
 	if f.Left, err = s.queued(ctx); err != nil {
 		return nil, err
+	}
+	after, err := s.fleet.Counters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range after {
+		f.Preempted += after[i].Minus(before[i]).Preempt
 	}
 	return f, keep(filepath.Join(p.out, name+".jsonl"), records)
 }

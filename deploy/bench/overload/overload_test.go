@@ -41,7 +41,7 @@ func TestTenants(t *testing.T) {
 		t.Errorf("classes ask for %v: only all together is it too much", perClass)
 	}
 	text, names := directory()
-	if len(names) != 20+yardsticks || strings.Count(text, "tier: bronze") != 5+yardsticks || strings.Count(text, "tier: gold") != 8 {
+	if len(names) != 20+yardsticks || strings.Count(text, "tier: bronze") != 5 || strings.Count(text, "tier: gold") != 8+yardsticks {
 		t.Errorf("the tenants file names %d:\n%s", len(names), text)
 	}
 }

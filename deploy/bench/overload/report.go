@@ -127,8 +127,8 @@ func (r *report) print(w io.Writer) {
 		fmt.Fprintf(w, "One class alone, closed loop: %.0f tokens of work a second.\n", r.Capacity)
 	}
 	for _, f := range r.Runs {
-		fmt.Fprintf(w, "\n%s: %.2f of the capacity, %.0f s; work %.0f a second, of requests that met their target %.0f; late p99 %.1f ms; queued at the end %.0f; processors",
-			f.Run, f.Factor, f.Seconds, f.Work, f.Goodput, f.Lag, f.Left)
+		fmt.Fprintf(w, "\n%s: %.2f of the capacity, %.0f s; work %.0f a second, of requests that met their target %.0f; late p99 %.1f ms; taken back by workers %.0f; queued at the end %.0f; processors",
+			f.Run, f.Factor, f.Seconds, f.Work, f.Goodput, f.Lag, f.Preempted, f.Left)
 		for _, k := range slices.Sorted(maps.Keys(f.CPU)) {
 			fmt.Fprintf(w, " %s %.2f", k, f.CPU[k])
 		}

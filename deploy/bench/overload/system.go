@@ -103,13 +103,19 @@ func qosSection(scale float64) string {
 	return sb.String()
 }
 
-// queued is how many requests wait at the gateway, by its own gauge.
+// queued is how many requests wait at the gateway, by its own gauge, once it has
+// had a few seconds to see that their clients are gone.
 func (s *system) queued(ctx context.Context) (float64, error) {
-	text, err := s.gateway.Page(ctx, "/metrics")
-	if err != nil {
-		return 0, err
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		text, err := s.gateway.Page(ctx, "/metrics")
+		if err != nil {
+			return 0, err
+		}
+		left, err := sumOf(string(text), "sluice_queue_depth")
+		if err != nil || left == 0 || time.Now().After(deadline) || !sleep(ctx, 200*time.Millisecond) {
+			return left, err
+		}
 	}
-	return sumOf(string(text), "sluice_queue_depth")
 }
 
 // sumOf adds up the series of one name in a page of metrics.

@@ -62,7 +62,7 @@ func parts(all []tenant) float64 {
 	return sum
 }
 
-// yardsticks are the tenants of the closed loop, all in the last class.
+// yardsticks are the tenants of the closed loop, all in the most urgent class.
 const yardsticks = 20
 
 func yardstick(i int) string { return fmt.Sprintf("yardstick-%d", i%yardsticks+1) }
@@ -79,7 +79,7 @@ func directory() (text string, names []string) {
 		add(t.name, classes[t.class].tier)
 	}
 	for i := range yardsticks {
-		add(yardstick(i), classes[len(classes)-1].tier)
+		add(yardstick(i), classes[0].tier)
 	}
 	return sb.String(), names
 }
