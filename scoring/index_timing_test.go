@@ -152,7 +152,7 @@ func BenchmarkOfferRefused(b *testing.B) {
 		}
 		b.ReportAllocs()
 		for b.Loop() {
-			if r, _, err := f.Offer(epoch, p, Terms{Bound: time.Second}); r != nil || err != nil {
+			if r, _, err := f.Offer(epoch, p, Terms{Bound: time.Second, Keep: Keep{Requests: 1, Tokens: 1000}}); r != nil || err != nil {
 				b.Fatal(r, err)
 			}
 		}

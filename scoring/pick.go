@@ -203,6 +203,9 @@ func (f *Fleet) weigh(now time.Time, p *Prepared, terms *Terms) {
 		f.predict(now, req, s, &s.candidates[i])
 	}
 	s.temper()
+	if terms.Keep != (Keep{}) {
+		f.readyWorkers()
+	}
 	for i := range s.candidates {
 		c := &s.candidates[i]
 		c.conclude(s.free)

@@ -400,9 +400,10 @@ type pool struct {
 	byPriority bool
 	// at is when it last learned, or was relaxed; zero before.
 	at time.Time
-	// For the pick at hand: how many of its workers are candidates, and the sum
-	// of what scratch.temper compares.
+	// For the pick at hand: how many of its workers are candidates and how many are
+	// ready, and the sum of what scratch.temper compares.
 	candidates int
+	ready      int
 	seeming    float64
 }
 

@@ -199,18 +199,13 @@ func (f *Fleet) open(now time.Time, p *Prepared, c *candidate, terms *Terms) (bo
 // keptWait is how much longer than for itself a request waits at c until what must be
 // kept free will be, in seconds; 0 if it is. They are waited for as for a sequence and
 // for space: see [workload.slotWait] and [worker.spaceWait]. It requires that f.mu is
-// held.
+// held, and that readyWorkers was called.
 func (f *Fleet) keptWait(now time.Time, p *Prepared, c *candidate, keep Keep) float64 {
 	w, l := c.worker, &c.line
 	if keep == (Keep{}) || l.idle {
 		return 0
 	}
-	workers := 0.0
-	for _, o := range f.workers {
-		if o.ready && o.spec.Pool == w.spec.Pool {
-			workers++
-		}
-	}
+	workers := float64(w.predictor.pool.ready)
 	closed, wait, slots := false, 0.0, float64(w.slots(f.cfg.MaxSeqs))
 	if over := float64(w.inFlight()+1) + l.waiting + l.others + keep.Requests/workers - slots; over > 0 {
 		closed, wait = true, over*w.meanDecode/slots
@@ -227,6 +222,18 @@ func (f *Fleet) keptWait(now time.Time, p *Prepared, c *candidate, keep Keep) fl
 		return 0
 	}
 	return max(minTTFT.Seconds(), wait-max(l.prefill, c.full))
+}
+
+// readyWorkers counts the ready workers of each pool. It requires that f.mu is held.
+func (f *Fleet) readyWorkers() {
+	for _, p := range f.pools {
+		p.ready = 0
+	}
+	for _, w := range f.workers {
+		if w.ready {
+			w.predictor.pool.ready++
+		}
+	}
 }
 
 // refuse says why best does not take the request. It requires that f.mu is held.
