@@ -275,6 +275,31 @@ type tokenFormer interface {
 	TokenForm(body []byte, req *wire.Request) (form []byte, ok bool)
 }
 
+// hasTokenForm reports whether the bodies of an operation have another form to find their
+// tokens in.
+func hasTokenForm(op wire.Operation) bool {
+	return op == wire.Responses || op == wire.Embeddings || op == wire.Messages || op == wire.CountTokens
+}
+
+// takePromptBody sets the body that the prompts' tokens are found in, of which a copy may
+// have to be made. Where there is no memory for that the tokens are estimated.
+func (ex *exchange) takePromptBody() {
+	if ex.promptBody != nil {
+		return // the second attempt
+	}
+	room := 0
+	if hasTokenForm(ex.route.op) {
+		// The form is as long as the body, and grows by doubling where it is longer.
+		room = 2*len(ex.body) + translationRoom
+		if ex.takeMemory(room) != nil {
+			return
+		}
+	}
+	if ex.promptBody = promptBody(ex.route.codec, ex.req, ex.body); room > 0 {
+		ex.returnMemory(max(0, room-cap(ex.promptBody)))
+	}
+}
+
 // promptBody is the body that the prompts' tokens are found in; nil if there is none.
 func promptBody(c codec, req *wire.Request, body []byte) []byte {
 	if req.ChatForm != nil {
@@ -302,7 +327,7 @@ func (ex *exchange) tokenise(ctx context.Context) {
 	if !worthTokenising(ex.model, ex.req) {
 		return
 	}
-	if ex.promptBody = promptBody(ex.route.codec, ex.req, ex.body); ex.promptBody != nil {
+	if ex.takePromptBody(); ex.promptBody != nil {
 		ex.tokens = ex.g.parts.Tokenizer.Local(ctx, ex.tokens.IDs[:0], ex.model, ex.req, ex.promptBody)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/sluicegate/sluice/gateway/coding"
+	"github.com/sluicegate/sluice/gateway/wire"
 	"github.com/sluicegate/sluice/tenancy"
 )
 
@@ -152,6 +153,9 @@ func (ex *exchange) releaseBody() {
 	ex.giveMemory()
 	switch {
 	case ex.held != nil:
+		if ex.body != nil {
+			ex.held.dropBody()
+		}
 		ex.held.drop()
 	default:
 		giveBody(ex.received)
@@ -164,21 +168,30 @@ func (ex *exchange) releaseBody() {
 }
 
 // releasePrompt drops what only another attempt would need, which is not made once an
-// answer has begun: a stream holds no prompt for as long as it runs, unless a
-// rehearsal has it.
+// answer has begun: a stream holds no prompt for as long as it runs. A rehearsal that has
+// the body gives it back when it has read it.
 func (ex *exchange) releasePrompt() {
 	ex.dropTurn()
 	ex.sent = nil
 	ex.routed = len(ex.tokens.IDs)
 	ex.tokens.IDs, ex.pick.Tokens = nil, nil
-	if ex.held != nil {
+	switch {
+	case ex.body == nil:
 		return
+	case ex.held != nil:
+		ex.held.dropBody()
+	default:
+		forgetViews(ex.req)
+		giveBody(ex.received)
 	}
-	giveBody(ex.received)
 	ex.received, ex.body, ex.promptBody = nil, nil, nil
 	ex.translation.releasePrompt()
 	ex.giveMemory()
-	if q := ex.req; q != nil { // these are views into the body
+}
+
+// forgetViews clears the fields that are views into the body; nil has none.
+func forgetViews(q *wire.Request) {
+	if q != nil {
 		q.Model, q.User, q.CacheSalt, q.PreviousResponse, q.ChatForm = nil, nil, nil, nil, nil
 		clear(q.ToolNames)
 	}

@@ -88,6 +88,12 @@ func (ex *exchange) takeMemory(n int) error {
 	return err
 }
 
+// returnMemory gives n bytes back of those that the request has taken.
+func (ex *exchange) returnMemory(n int) {
+	ex.memory -= int64(n)
+	ex.g.memory.give(ex.principal.Tenant.ID, int64(n))
+}
+
 // giveMemory gives all back that the request has taken.
 func (ex *exchange) giveMemory() {
 	if ex.memory > 0 {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
+	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/tenancy"
 )
 
@@ -224,9 +226,24 @@ func TestMemoryOfWindows(t *testing.T) {
 }
 
 // TestMemoryOfAStreamsRequest: once its answer has begun a stream takes no memory for what was
-// asked, which it doesn't hold any more, however long it runs.
+// asked, which it doesn't hold any more, however long it runs. A rehearsal reads what was sent
+// all the same.
 func TestMemoryOfAStreamsRequest(t *testing.T) {
 	t.Parallel()
+	t.Run("alone", func(t *testing.T) { streamWithoutPrompt(t, nil) })
+	t.Run("rehearsed", func(t *testing.T) {
+		scan := &scanner{wait: make(chan struct{}), finds: policy.Content{ScanStatus: "complete"}}
+		body := streamWithoutPrompt(t, scan, withPolicies(t, bound("shadow", "Audit", scanning)), withState(func(st *State) { st.Classifier = scan }))
+		if seen := scan.seen(); len(seen) != 1 || seen[0] != body {
+			t.Errorf("%d bodies were rehearsed, want that of the request", len(seen))
+		}
+	})
+}
+
+// streamWithoutPrompt plays a stream that has begun, and returns the body that was sent. scan
+// looks at it only when nobody else needs it.
+func streamWithoutPrompt(t *testing.T, scan *scanner, opts ...rigOption) (body string) {
+	t.Helper()
 	began, goOn := make(chan struct{}), make(chan struct{})
 	worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
 		x.StreamHead()
@@ -241,8 +258,8 @@ func TestMemoryOfAStreamsRequest(t *testing.T) {
 		x.Chunk(gatewaytest.DoneEvent)
 		x.End()
 	})
-	r := newRig(t, []string{worker.URL()})
-	body := strings.Replace(streamBody, `"messages":`, `"x":"`+strings.Repeat("x", 1<<20)+`","messages":`, 1)
+	r := newRig(t, []string{worker.URL()}, opts...)
+	body = strings.Replace(streamBody, `"messages":`, `"x":"`+strings.Repeat("x", 1<<20)+`","messages":`, 1)
 	c := r.chat(body)
 	worker.Next(t)
 	if used := r.g.Memory().Used; used < int64(2*len(body)) {
@@ -251,9 +268,66 @@ func TestMemoryOfAStreamsRequest(t *testing.T) {
 	close(began)
 	answer := c.Head().Body
 	eventually(t, "the memory's return", func() bool { return r.g.Memory().Used == 0 })
+	if scan != nil {
+		close(scan.wait)
+		eventually(t, "the rehearsal", func() bool { return len(scan.seen()) > 0 })
+	}
 	close(goOn)
 	if text, err := io.ReadAll(answer); err != nil || !strings.HasSuffix(string(text), gatewaytest.DoneEvent) {
 		t.Errorf("got %q, %v", text, err)
 	}
 	r.row()
+	return body
+}
+
+// TestMemoryOfTokenForms: the copy of a body that its tokens are found in takes memory like the
+// body. Where there is none for it the tokens are estimated, and the request is served.
+func TestMemoryOfTokenForms(t *testing.T) {
+	t.Parallel()
+	text := strings.Repeat("x", 1<<20)
+	for _, c := range []struct{ path, body string }{
+		{"/v1/messages", `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"` + text + `"}]}`},
+		{"/v1/responses", `{"model":"m","input":[{"role":"user","content":"` + text + `"}]}`},
+		{"/v1/embeddings", `{"model":"m","input":"` + text + `"}`},
+	} {
+		worker := answering(t)
+		r := newRig(t, []string{worker.URL()}, allEndpoints(), withConfig(func(cfg *Config) { cfg.MemoryBytes = 64 << 20 }), withState(func(st *State) {
+			m, err := NewModels([]Model{{Name: "m", Upstream: "m", BytesPerToken: 3, ContextLength: 1 << 20, DefaultMaxTokens: 100}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			st.Models = m
+		}))
+		var form, used int64
+		r.tokens.set(func(_ context.Context, dst []uint32, body []byte) ([]uint32, error) {
+			form, used = int64(len(body)), r.g.Memory().Used
+			return append(dst, 1, 2, 3), nil
+		})
+		ask := func() {
+			t.Helper()
+			if resp, text := r.post(c.path, c.body).Answer(); resp.StatusCode != 200 {
+				t.Errorf("%s: got %d %.300s", c.path, resp.StatusCode, text)
+			}
+			worker.Next(t)
+			eventually(t, "its end", func() bool { return r.g.InFlight() == 0 })
+		}
+		ask()
+		if form < 1<<20 || used < int64(len(c.body))+form || used > 6<<20 {
+			t.Errorf("%s: %d bytes are taken for a body of %d and its form of %d", c.path, used, len(c.body), form)
+		}
+		// Room for the body, of which the buffer has 2 MiB, and the worker's copy.
+		form = 0
+		others := int64(32<<20 - 3<<20 - 1<<19)
+		if err := r.g.memory.take("acme", others); err != nil {
+			t.Fatal(err)
+		}
+		ask()
+		if form != 0 {
+			t.Errorf("%s: a form was made without memory for it", c.path)
+		}
+		r.g.memory.give("acme", others)
+		if used := r.g.Memory().Used; used != 0 {
+			t.Errorf("%s: %d bytes are left", c.path, used)
+		}
+	}
 }

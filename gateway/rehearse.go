@@ -355,6 +355,7 @@ func (l *rehearsedInput) size() int64 {
 // drop gives the body up.
 func (l *rehearsedInput) drop() {
 	if l.held != nil {
+		l.held.dropBody()
 		l.held.drop()
 		l.held = nil
 	}
@@ -387,27 +388,38 @@ func (l *rehearsedInput) Content(ctx context.Context) (policy.Content, error) {
 	return l.st.classify(ctx, l.g.parts.Tokenizer, l.route, l.model, l.held.body), nil
 }
 
-// heldBody is a request's body and what the scan has found in it, for as long as
-// one of several needs them.
+// heldBody is a request's body and what the scan has found in it, for as long as the
+// request or its rehearsal needs them. A stream needs its body no more long before it
+// ends.
 type heldBody struct {
 	received *[]byte
 	body     []byte
 	req      *wire.Request
+	bodyRefs atomic.Int32
 	refs     atomic.Int32
 }
 
 // holdBody shares the request's body with its rehearsal.
 func (ex *exchange) holdBody() *heldBody {
 	h := &heldBody{received: ex.received, body: ex.body, req: ex.req}
+	h.bodyRefs.Store(2)
 	h.refs.Store(2)
 	ex.held = h
 	return h
 }
 
-// drop gives the memory back with the last one who needs it.
+// dropBody gives the body back with the last one who needs it.
+func (h *heldBody) dropBody() {
+	if h.bodyRefs.Add(-1) == 0 {
+		forgetViews(h.req)
+		giveBody(h.received)
+	}
+}
+
+// drop gives what was found in the body back with the last one who needs it. Each has
+// dropped the body before.
 func (h *heldBody) drop() {
 	if h.refs.Add(-1) == 0 {
-		giveBody(h.received)
 		releaseRequest(h.req)
 	}
 }

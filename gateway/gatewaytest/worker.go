@@ -12,7 +12,7 @@ import (
 )
 
 // patience bounds every wait of this package: what takes longer never comes.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // Behaviour answers one request, or fails to. When it returns, the connection
 // stays open for the next request if the answer was complete, and is closed
