@@ -27,7 +27,35 @@ type responseStore struct {
 	mu       sync.Mutex // protects what follows
 	byID     map[string]*list.Element
 	byTenant map[string]*list.List // of *storedResponse, the oldest first
+	bytes    int64
+	expired  int64 // dropped when their time was over
+	pushed   int64 // dropped before, for others
 }
+
+// StoredStats says how many responses the gateway knows the worker of, of at most how
+// many, what that takes in memory, and how many it has dropped: when their time was over
+// (one that nobody asks for is dropped when room is needed), or before, for others.
+type StoredStats struct {
+	Entries, Most   int
+	Bytes           int64
+	Expired, Pushed int64
+}
+
+// Stored returns what is known of stored responses.
+func (g *Gateway) Stored() StoredStats { return g.responses.stats() }
+
+func (s *responseStore) stats() StoredStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return StoredStats{Entries: len(s.byID), Most: s.most, Bytes: s.bytes, Expired: s.expired, Pushed: s.pushed}
+}
+
+// storedBytes is what an entry takes beside its id: the record and its places in both
+// indices. Other names are shared.
+const storedBytes = 256
+
+// bytes is what the entry takes.
+func (r *storedResponse) bytes() int64 { return storedBytes + int64(len(r.id)) }
 
 func newResponseStore(most int, keep time.Duration) *responseStore {
 	return &responseStore{most: most, keep: keep, byID: make(map[string]*list.Element), byTenant: make(map[string]*list.List)}
@@ -48,7 +76,7 @@ func (s *responseStore) bind(now time.Time, r storedResponse) {
 		if now.Before(e.Value.(*storedResponse).until) {
 			return
 		}
-		s.removeLocked(e)
+		s.expireLocked(e)
 	}
 	if len(s.byID) >= s.most {
 		s.makeRoomLocked(now)
@@ -60,6 +88,7 @@ func (s *responseStore) bind(now time.Time, r storedResponse) {
 		s.byTenant[r.tenant] = l
 	}
 	s.byID[r.id] = l.PushBack(&r)
+	s.bytes += r.bytes()
 }
 
 // find returns a tenant's response: another's is as unknown as one that never was.
@@ -72,7 +101,7 @@ func (s *responseStore) find(now time.Time, tenant, id string) (storedResponse, 
 	}
 	r := e.Value.(*storedResponse)
 	if !now.Before(r.until) {
-		s.removeLocked(e)
+		s.expireLocked(e)
 		return storedResponse{}, false
 	}
 	return *r, r.tenant == tenant
@@ -93,7 +122,7 @@ func (s *responseStore) makeRoomLocked(now time.Time) {
 	var largest *list.List
 	for _, l := range s.byTenant {
 		for e := l.Front(); e != nil && !now.Before(e.Value.(*storedResponse).until); e = l.Front() {
-			s.removeLocked(e)
+			s.expireLocked(e)
 		}
 		if largest == nil || l.Len() > largest.Len() {
 			largest = l
@@ -101,13 +130,21 @@ func (s *responseStore) makeRoomLocked(now time.Time) {
 	}
 	if len(s.byID) >= s.most {
 		s.removeLocked(largest.Front())
+		s.pushed++
 	}
+}
+
+// expireLocked drops a response whose time is over.
+func (s *responseStore) expireLocked(e *list.Element) {
+	s.removeLocked(e)
+	s.expired++
 }
 
 // removeLocked takes a response out of both indices.
 func (s *responseStore) removeLocked(e *list.Element) {
 	r := e.Value.(*storedResponse)
 	delete(s.byID, r.id)
+	s.bytes -= r.bytes()
 	l := s.byTenant[r.tenant]
 	l.Remove(e)
 	if l.Len() == 0 {

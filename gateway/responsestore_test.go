@@ -63,6 +63,10 @@ func TestResponseStore(t *testing.T) {
 	}
 	s.forget("c", "c1")
 	has(time.Minute+time.Second, "c", "c1", false)
+	// r1, b1 and a1 have expired; a0, later a1 made room.
+	if got, want := s.stats(), (StoredStats{Entries: 3, Most: 4, Bytes: 3 * (storedBytes + 2), Expired: 2, Pushed: 2}); got != want {
+		t.Errorf("the store has %+v, want %+v", got, want)
+	}
 
 	off := newResponseStore(0, time.Minute)
 	off.bind(now, storedResponse{id: "r1", tenant: "a"})

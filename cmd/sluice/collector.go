@@ -51,6 +51,10 @@ var (
 	descConnRefused = desc("sluice_http_connections_refused_total", "Connections that were refused because as many were open as there may be: in all (total), or of one address (address).", "listener", "reason")
 	descMemory      = desc("sluice_http_memory_bytes", "Memory of the bodies of all requests in flight, and of answers that their clients don't have yet.")
 	descMemoryLimit = desc("sluice_http_memory_limit_bytes", "The most that it may be.")
+	descStored      = desc("sluice_response_store_entries", "Stored responses whose worker is known, with those whose time is over and that nobody has asked for since.")
+	descStoredMost  = desc("sluice_response_store_limit", "The most that there may be; 0 without a store.")
+	descStoredBytes = desc("sluice_response_store_bytes", "Memory that they take.")
+	descStoredGone  = desc("sluice_response_store_evictions_total", "Stored responses that were forgotten: when their time was over (expired), or before, for newer ones (full).", "reason")
 	descMemoryFull  = desc("sluice_http_memory_refused_total", "Requests that were refused because there was as much as there may be: in all (total), or of one tenant (tenant).", "reason")
 	descDraining    = desc("sluice_draining", "1 while the gateway is shutting down.")
 	descReloads     = desc("sluice_config_reloads_total", "Reloads by result: success, failure.", "result")
@@ -208,6 +212,12 @@ func (c *stateCollector) collectEdge(ch chan<- prometheus.Metric) {
 	gauge(ch, descMemoryLimit, float64(m.Limit))
 	counter(ch, descMemoryFull, float64(m.RefusedTotal), "total")
 	counter(ch, descMemoryFull, float64(m.RefusedTenant), "tenant")
+	stored := c.gateway.Stored()
+	gauge(ch, descStored, float64(stored.Entries))
+	gauge(ch, descStoredMost, float64(stored.Most))
+	gauge(ch, descStoredBytes, float64(stored.Bytes))
+	counter(ch, descStoredGone, float64(stored.Expired), "expired")
+	counter(ch, descStoredGone, float64(stored.Pushed), "full")
 	gauge(ch, descDraining, oneIf(c.gateway.Draining()))
 }
 

@@ -50,6 +50,10 @@ func metricFamilies() []metricFamily {
 		{"sluice_http_memory_bytes", nil, 0},
 		{"sluice_http_memory_limit_bytes", nil, 0},
 		{"sluice_http_memory_refused_total", []string{"reason"}, 0},
+		{"sluice_response_store_entries", nil, 0},
+		{"sluice_response_store_limit", nil, 0},
+		{"sluice_response_store_bytes", nil, 0},
+		{"sluice_response_store_evictions_total", []string{"reason"}, 0},
 		{"sluice_admin_refusals_total", []string{"reason"}, 0},
 		{"sluice_auth_failures_total", []string{"reason"}, 0},
 		{"sluice_jwks_keys", []string{"issuer"}, 0},
@@ -173,7 +177,7 @@ var fixedLabels = map[string]int{
 
 	"percent": 8, "kind": 8, "sluice_ratelimit_store_failures_total/state": 3, "sluice_ratelimit_store_failures_total/decision": 3,
 
-	"listener": 2, "sluice_http_connections_refused_total/reason": 2, "sluice_http_memory_refused_total/reason": 2, "sluice_admin_refusals_total/reason": len(adminReasons),
+	"listener": 2, "sluice_http_connections_refused_total/reason": 2, "sluice_http_memory_refused_total/reason": 2, "sluice_response_store_evictions_total/reason": 2, "sluice_admin_refusals_total/reason": len(adminReasons),
 	"sluice_tls_handshake_errors_total/reason": len(gateway.HandshakeReasons()),
 	"sluice_auth_failures_total/reason":        len(tenancy.AuthReasons()), "sluice_jwks_fetches_total/result": 2,
 	"sluice_route_tokenizer_shape/state": 3, "sluice_route_tokenize_breaker/state": 3,
