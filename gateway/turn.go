@@ -231,6 +231,10 @@ func (ex *exchange) awaitTurn(until time.Time) (late bool, rej *rejection) {
 	}
 	select {
 	case <-ex.turn.ready:
+		if !ex.over() {
+			return false, ex.turnCame()
+		}
+		ex.turn.ready <- struct{}{} // who leaves takes it, and gives back what came with it
 	case <-ex.ctx.Done():
 	case <-beat:
 		return true, nil
