@@ -72,12 +72,15 @@ func (q *Queue) waitAt(now time.Time, b *band, f *flow, e *Entry, booked bool) (
 	return time.Duration(min(seconds, forever.Seconds()) * float64(time.Second)), true
 }
 
-// ahead is the work in a band that comes before an arrival: all of it, or what the
-// other tenants get in turn until it is this one's, whichever is less. Where the tenant is
+// looked is how many tenants that wait are looked at for a forecast; where there are
+// more they are taken for the rest.
+const looked = 64
+
+// ahead is the work in a band that comes before an arrival: what its tenant has
+// waiting, and what each other one may have until they are level. Where a tenant is
 // overloaded, what misses its deadline does not count: it comes after the arrival.
 func (b *band) ahead(now time.Time, f *flow, e *Entry, booked bool, memory time.Duration) float64 {
-	w, weights, all := weight(e.Weight), b.weights, b.work
-	var own, had float64
+	all, own, level := b.work, 0.0, b.floor
 	if f != nil {
 		own = f.work
 		if len(f.timely)+len(f.late) > 0 {
@@ -91,15 +94,27 @@ func (b *band) ahead(now time.Time, f *flow, e *Entry, booked bool, memory time.
 			all += b.booked * f.shows
 			own += f.booked * f.shows
 		}
-		had = f.ahead(now, memory)
-		if f.waiting > 0 {
-			weights -= f.weight
-		}
-		if len(b.ready) > 0 {
-			had = max(0, b.floor+had-b.ready[0].key())
-		}
+		level += f.ahead(now, memory)
 	}
-	return max(0, min(all, (had+own/w)*(weights+w)))
+	level += own / weight(e.Weight)
+	others, n := 0.0, min(len(b.ready), looked)
+	for _, g := range b.ready[:n] {
+		if g == f {
+			continue
+		}
+		work := g.work
+		if g.overloaded {
+			work -= g.missed
+		}
+		if booked {
+			work += g.booked * g.shows
+		}
+		others += max(0, min(work, (level-g.key())*g.weight))
+	}
+	if n > 0 {
+		others *= float64(len(b.ready)) / float64(n)
+	}
+	return max(0, min(all, own+others))
 }
 
 // Limits of bookings.
@@ -175,7 +190,11 @@ func (q *Queue) refusesByForecast(now time.Time, e *Entry) (refused bool, f fore
 		return false, f, 0
 	}
 	if booked != nil && !told {
-		return true, f, booked.due.Sub(now) // it came early
+		// Who comes early does not do what it was told, and is not expected to. That
+		// is known long before the time that it was told.
+		own := booked.key.flow
+		own.shows -= showing * own.shows
+		return true, f, booked.due.Sub(now)
 	}
 	if booked != nil {
 		q.unbook(booked, true)
