@@ -240,9 +240,10 @@ type Summary struct {
 	// TTFTTarget is the time to first token, from its arrival, that its policies or
 	// its class promise.
 	TTFTTarget time.Duration
-	// InferredTTFT is the time from its arrival to the first token of an answer in one
-	// piece, as far as that can be inferred; zero if not. That of a stream is Row.TTFT.
-	InferredTTFT time.Duration
+	// FirstToken is the time from its arrival, when its body was there, to its first
+	// token: as the client got it of a stream, as far as it can be inferred of an
+	// answer in one piece; zero if there was none or nobody knows.
+	FirstToken time.Duration
 }
 
 // Attempt is one request sent, or meant to be sent, to one worker.

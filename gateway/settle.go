@@ -333,6 +333,22 @@ func (ex *exchange) record(row *tenancy.Row) (recorded func() error) {
 	}
 }
 
+// sinceArrival is the time from the request's arrival to its first token, as seen or
+// inferred; zero if it is not known.
+func (ex *exchange) sinceArrival() time.Duration {
+	from := ex.arrived
+	if from.IsZero() {
+		from = ex.start
+	}
+	switch {
+	case !ex.firstToken.IsZero():
+		return ex.firstToken.Sub(from)
+	case ex.res != nil && ex.res.Inferred() > 0:
+		return ex.dispatched.Sub(from) + ex.res.Inferred()
+	}
+	return 0
+}
+
 func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *Summary {
 	s := &Summary{
 		Row: row, Route: ex.route.template, Method: ex.method, Billable: !ex.route.open,
@@ -343,6 +359,7 @@ func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *S
 		QueueRefused: ex.turn.reason, TTFTTarget: ex.turn.target,
 		Tokenised: ex.tokensTried, Tokens: ex.tokens, RoutedTokens: max(ex.routed, len(ex.tokens.IDs)), LedgerFailed: ledgerFailed,
 	}
+	s.FirstToken = ex.sinceArrival()
 	s.Tokens.IDs = nil
 	if q := ex.req; q != nil {
 		s.TextBytes, s.PlainText = q.TextBytes, q.TokenIDs == 0 && q.Modalities&^wire.Text == 0

@@ -44,7 +44,8 @@ type Reservation struct {
 
 	// Guarded by fleet.mu.
 	phase      phase
-	output     int  // tokens of the answer; 0 when unknown
+	output     int // tokens of the answer; 0 when unknown
+	inferred   time.Duration
 	seen       bool // FirstToken was called
 	first      time.Time
 	prev, next *Reservation
@@ -141,7 +142,17 @@ func (f *Fleet) infer(now time.Time, r *Reservation) {
 	if r.output > 1 && w.interToken == 0 || decode > inferShare*took {
 		return
 	}
-	f.train(now, r, max(took-decode, minTTFT.Seconds()))
+	first := max(took-decode, minTTFT.Seconds())
+	r.inferred = time.Duration(first * float64(time.Second))
+	f.train(now, r, first)
+}
+
+// Inferred is the time from the pick to the first token of an answer in one piece, as
+// worked out when it was whole; 0 if it could not be.
+func (r *Reservation) Inferred() time.Duration {
+	r.fleet.mu.Lock()
+	defer r.fleet.mu.Unlock()
+	return r.inferred
 }
 
 // train trains the worker's and its pool's prediction with what r took, in

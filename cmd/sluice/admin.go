@@ -49,6 +49,7 @@ func (a *app) adminPages(reg *prometheus.Registry) (http.Handler, error) {
 	mux.Handle("GET /debug/workers", guard.holders(jsonPage(a.debugWorkers)))
 	mux.Handle("GET /debug/predictions", guard.holders(jsonPage(a.debugPredictions)))
 	mux.Handle("GET /debug/limits", guard.holders(jsonPage(a.debugLimits)))
+	mux.Handle("GET /debug/queue", guard.holders(jsonPage(a.debugQueue)))
 	mux.Handle("GET /debug/policies", guard.holders(jsonPage(a.reloads.page)))
 	mux.Handle("GET /debug/pprof/{name}", guard.holders(&profilePages{}))
 	// Pages of other origins that an operator's browser shows must not get through to it.

@@ -145,6 +145,7 @@ func (a *app) buildFleet() error {
 	fc := a.cfg.Scoring.fleet(uint64(time.Now().UnixNano()))
 	fc.SlowStart = a.cfg.Health.SlowStart
 	a.fleet = scoring.NewFleet(fc)
+	a.setPriorities(a.cfg)
 	a.subs = newSubscriptions(a.fleet, a.log)
 	a.names = newWorkerNames()
 	dc := a.cfg.Health.checker()
@@ -164,6 +165,13 @@ func (a *app) buildFleet() error {
 	}
 	a.subs.doubt = a.checker.CheckSoon
 	return nil
+}
+
+// setPriorities tells the fleet whose engines schedule by priority.
+func (a *app) setPriorities(cfg *Config) {
+	for i := range cfg.Pools {
+		a.fleet.SetPriorities(cfg.Pools[i].Name, cfg.Pools[i].PriorityScheduling)
+	}
 }
 
 func (a *app) buildTokens() error {
@@ -224,7 +232,7 @@ func (a *app) buildGateway() error {
 	reg.MustRegister(&stateCollector{
 		gateway: a.gateway, admin: a.admitted, fleet: a.fleet, limiter: a.limiter, shared: a.shared, ledger: a.ledger, tokens: a.tokens, kv: a.subs.stats, checker: a.checker,
 		reloads: a.reloads, decisions: a.decisions, keys: a.base.keys, retention: a.retention,
-		identities: a.base.identities, budgetsUnread: &a.budgetsUnread,
+		identities: a.base.identities, budgetsUnread: &a.budgetsUnread, queue: a.gateway.QueueState,
 	})
 	a.pages, err = a.adminPages(reg)
 	return err
@@ -249,6 +257,7 @@ func (a *app) install(old, fresh *generation) {
 	a.base.keys.Adopt(fresh.cfg.keyFiles(), fresh.docs.directory)
 	fresh.certificates.tell(a.log, old.certificates)
 	a.meter.inForce(old, fresh) // first, so that its rules have their names when they are counted
+	a.setPriorities(fresh.cfg)
 	a.gateway.Swap(fresh.state)
 	a.base.identities.keep(fresh.uses())
 }
@@ -279,6 +288,7 @@ func (a *app) details() (words []string) {
 func metricsConfig(cfg *Config, docs *documents) chargeback.MetricsConfig {
 	mc := chargeback.MetricsConfig{
 		Tenants: cfg.Metrics.Tenants, Top: cfg.Metrics.TopTenants, Known: make(map[string]bool), MaxSeries: cfg.Metrics.MaxSeries,
+		Classes: cfg.Policy.Classes, Reasons: gateway.QueueReasons(),
 	}
 	for _, t := range docs.directory.Tenants() {
 		mc.Known[t.ID] = true

@@ -42,6 +42,8 @@ type stateCollector struct {
 	keys      *authn.Live
 	// budgetsUnread says that what is used of budgets can't be read.
 	budgetsUnread *atomic.Bool
+	// queue fills in what the queue holds; false without one.
+	queue func(*gateway.QueueState) bool
 }
 
 var (
@@ -167,6 +169,7 @@ func (c *stateCollector) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector.
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	c.collectEdge(ch)
+	c.collectQueue(ch)
 	c.collectFleet(ch)
 	c.collectWorkers(ch)
 	c.collectViews(ch)

@@ -23,6 +23,7 @@ type Config struct {
 	Identity       IdentityConfig       `yaml:"identity"`
 	Policy         PolicyConfig         `yaml:"policy"`
 	CacheIsolation CacheIsolationConfig `yaml:"cacheIsolation"`
+	QoS            QoSConfig            `yaml:"qos"`
 	Labels         LabelsConfig         `yaml:"labels"`
 	DecisionLog    DecisionLogConfig    `yaml:"decisionLog"`
 	Reload         ReloadConfig         `yaml:"reload"`
@@ -141,16 +142,18 @@ type ModelConfig struct {
 
 // PoolConfig is a group of workers that serve the same models and that policies can name.
 type PoolConfig struct {
-	Name       string             `yaml:"name"`
-	Models     []string           `yaml:"models"`    // names from Config.Models, served by every worker
-	Adapters   []string           `yaml:"adapters"`  // names from Config.Models: LoRA adapters, served by the workers that have them loaded
-	Labels     map[string]string  `yaml:"labels"`    // for requirePoolLabels of policies
-	CacheSalt  []string           `yaml:"cacheSalt"` // operations for which its workers keep caches apart by cache_salt; "*": all. Nil: not said
-	Endpoints  []string           `yaml:"endpoints"` // operations that its workers have routes for. Nil: as they say
-	APIKeyFile string             `yaml:"apiKeyFile"`
-	GPUs       int                `yaml:"gpus"` // of each worker
-	HourlyCost []HourlyCostConfig `yaml:"hourlyCost"`
-	Workers    []WorkerConfig     `yaml:"workers"`
+	Name       string            `yaml:"name"`
+	Models     []string          `yaml:"models"`    // names from Config.Models, served by every worker
+	Adapters   []string          `yaml:"adapters"`  // names from Config.Models: LoRA adapters, served by the workers that have them loaded
+	Labels     map[string]string `yaml:"labels"`    // for requirePoolLabels of policies
+	CacheSalt  []string          `yaml:"cacheSalt"` // operations for which its workers keep caches apart by cache_salt; "*": all. Nil: not said
+	Endpoints  []string          `yaml:"endpoints"` // operations that its workers have routes for. Nil: as they say
+	APIKeyFile string            `yaml:"apiKeyFile"`
+	GPUs       int               `yaml:"gpus"` // of each worker
+	// PriorityScheduling says that its engines run with --scheduling-policy priority.
+	PriorityScheduling bool               `yaml:"priorityScheduling"`
+	HourlyCost         []HourlyCostConfig `yaml:"hourlyCost"`
+	Workers            []WorkerConfig     `yaml:"workers"`
 	// WorkersFrom is a list that changes while the gateway runs, beside Workers.
 	WorkersFrom WorkersFromConfig `yaml:"workersFrom"`
 }
@@ -326,6 +329,7 @@ func DefaultConfig() Config {
 		Keys:           defaultKeys(),
 		Identity:       defaultIdentity(),
 		CacheIsolation: CacheIsolationConfig{Default: "tenant"},
+		QoS:            defaultQoS(),
 		Labels:         defaultLabels(),
 		DecisionLog:    defaultDecisionLog(),
 		Reload:         defaultReload(),

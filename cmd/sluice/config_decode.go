@@ -30,7 +30,7 @@ type yamlDecoder struct {
 
 type filePosition struct{ line, column int }
 
-// defaulter is a list element that has defaults of its own, set before its keys are decoded.
+// defaulter is an element of a list or mapping that has defaults of its own, set before its keys are decoded.
 type defaulter interface{ setDefaults() }
 
 var (
@@ -213,6 +213,9 @@ func (d *yamlDecoder) stringMap(node ast.Node, path string, v reflect.Value) {
 	for _, e := range entries {
 		key, _ := d.key(e, path)
 		elem := reflect.New(v.Type().Elem()).Elem()
+		if def, ok := reflect.TypeAssert[defaulter](elem.Addr()); ok {
+			def.setDefaults()
+		}
 		d.value(e.Value, joinPath(path, key), elem)
 		v.SetMapIndex(reflect.ValueOf(key), elem)
 	}

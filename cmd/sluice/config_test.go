@@ -108,6 +108,13 @@ func TestLoadConfigFull(t *testing.T) {
 			DefaultClass: "slow", DefaultMaxTokens: 100, Claims: map[string]string{"department": "string", "roles": "list(string)"},
 		},
 		CacheIsolation: CacheIsolationConfig{Default: "principal", KeyFile: in("cache.key")},
+		QoS: QoSConfig{
+			Classes: map[string]QoSClassConfig{
+				"fast": {Target: 500 * time.Millisecond, MaxWait: 5 * time.Second, Bound: 600 * time.Millisecond, MaxQueue: 100, KeepAlive: true},
+				"slow": {Target: byPlace, MaxWait: byPlace, Bound: byPlace, Share: 0.25, Preemptible: true, WorkerPriority: 10},
+			},
+			MaxRequests: 5000, MaxBytes: 64 * MiB,
+		},
 		Labels: LabelsConfig{
 			Claim: "labels", MaxBytes: 2 * MiB, Timeout: 20 * time.Millisecond,
 			Detectors: map[string]string{"payment-card": "pci", "email": "pii"},
@@ -140,7 +147,7 @@ func TestLoadConfigFull(t *testing.T) {
 		},
 		Pools: []PoolConfig{{
 			Name: "general", Models: []string{"org/tiny", "other"}, Adapters: []string{"tune"}, Labels: map[string]string{"zone": "eu"}, CacheSalt: []string{"chat", "completion"}, Endpoints: []string{"chat", "completion", "responses"}, APIKeyFile: in("admin.token"),
-			GPUs: 2, HourlyCost: []HourlyCostConfig{
+			GPUs: 2, PriorityScheduling: true, HourlyCost: []HourlyCostConfig{
 				{Amount: 8_000_000, Currency: "USD", GPUs: 6, ValidTo: "2026-07-01"},
 				{Amount: 9_000_000, Currency: "USD", GPUs: 6, ValidFrom: "2026-07-01", ValidTo: "2027-01-01T00:00:00+01:00"},
 			},
@@ -198,8 +205,8 @@ func TestLoadConfigFull(t *testing.T) {
 	for _, w := range warnings {
 		warned = append(warned, w.Path)
 	}
-	if !slices.Equal(warned, []string{"listen.public.address", "listen.admin.address", "listen.admin.metricsOpen"}) {
-		t.Errorf("got warnings %v, want those of clear text on two addresses and of open metrics", warnings)
+	if !slices.Equal(warned, []string{"listen.public.address", "listen.admin.address", "listen.admin.metricsOpen", "qos.classes.fast.keepAlive"}) {
+		t.Errorf("got warnings %v, want those of clear text on two addresses, of open metrics and of keep-alives that are off", warnings)
 	}
 }
 

@@ -64,6 +64,7 @@ func (v *validator) validate() {
 	v.pacing()
 	v.tokens()
 	v.store()
+	v.qos()
 	v.observability()
 	v.chargeback()
 	v.files()

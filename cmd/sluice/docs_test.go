@@ -31,6 +31,8 @@ func configKeys() map[string]string {
 				def.setDefaults()
 			}
 			walk(elem.Elem(), path+"[]")
+		case v.Kind() == reflect.Map && v.Type().Elem().Kind() == reflect.Struct:
+			walk(reflect.New(v.Type().Elem()).Elem(), path+".NAME")
 		case v.Kind() == reflect.Slice:
 			keys[path] = strings.Join(v.Interface().([]string), ", ")
 		case v.Kind() == reflect.Bool:

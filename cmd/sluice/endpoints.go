@@ -31,13 +31,14 @@ func (v *validator) endpoints(at string, list []string) {
 	v.unique(at, list)
 }
 
-// withEndpoints are the pools with what the configuration says that they offer.
+// withEndpoints are the pools with what the configuration in force says of them: what they offer, what their
+// engines keep apart, how they schedule.
 func withEndpoints(pools map[string]gateway.Pool, cfg *Config) map[string]gateway.Pool {
 	pools = maps.Clone(pools)
 	for i := range cfg.Pools {
 		p := &cfg.Pools[i]
 		gp := pools[p.Name]
-		gp.Endpoints, gp.Salted = nil, endpointsNamed(p.CacheSalt)
+		gp.Endpoints, gp.Salted, gp.PriorityScheduling = nil, endpointsNamed(p.CacheSalt), p.PriorityScheduling
 		if p.Endpoints != nil {
 			set := endpointsNamed(p.Endpoints)
 			gp.Endpoints = &set

@@ -94,6 +94,9 @@ func (l *lasting) generation(cfg *Config, old *generation, now time.Time) (*gene
 		PolicyHeaders: cfg.Policy.Headers, LabelPrincipals: cfg.Policy.LabelPrincipals, LabelClaim: cfg.Labels.Claim,
 		CacheKey: docs.cacheKey, Generation: number,
 	}
+	if cfg.QoS.given() {
+		g.state.Queue = cfg.QoS.queue(cfg.Policy.Classes)
+	}
 	if docs.cacheKey == nil {
 		g.state.CacheKey = l.spareKey
 	}
@@ -115,6 +118,7 @@ func (g *generation) uses() map[keySource]bool {
 // is left different needs one.
 func (c *Config) keepReloadable(from *Config) {
 	c.Policy, c.CacheIsolation, c.Labels, c.Identity = from.Policy, from.CacheIsolation, from.Labels, from.Identity
+	c.QoS = from.QoS
 	c.Tenants, c.Prices, c.Metrics, c.Chargeback = from.Tenants, from.Prices, from.Metrics, from.Chargeback
 	c.Listen.Public.TLS.keepPair(from.Listen.Public.TLS)
 	c.Listen.Admin.TLS.keepPair(from.Listen.Admin.TLS)
@@ -129,7 +133,7 @@ func (c *Config) keepReloadable(from *Config) {
 		c.Pools = slices.Clone(c.Pools)
 		for i := range c.Pools {
 			c.Pools[i].Labels, c.Pools[i].CacheSalt = from.Pools[i].Labels, from.Pools[i].CacheSalt
-			c.Pools[i].Endpoints = from.Pools[i].Endpoints
+			c.Pools[i].Endpoints, c.Pools[i].PriorityScheduling = from.Pools[i].Endpoints, from.Pools[i].PriorityScheduling
 			c.Pools[i].HourlyCost = from.Pools[i].HourlyCost // only commands read it
 		}
 	}

@@ -50,7 +50,9 @@ func changeLeaves(t *testing.T, load func() *Config, f func(path string, changed
 		case reflect.Slice:
 			v.Set(reflect.Append(v, reflect.New(v.Type().Elem()).Elem()))
 		case reflect.Map:
-			v.Set(reflect.ValueOf(map[string]string{"changed": "x"}))
+			changed := reflect.MakeMap(v.Type())
+			changed.SetMapIndex(reflect.ValueOf("changed"), reflect.Zero(v.Type().Elem()))
+			v.Set(changed)
 		default:
 			t.Fatalf("%s is of a kind that the test can't change: %v", path, v.Type())
 		}

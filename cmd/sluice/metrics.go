@@ -41,6 +41,7 @@ type metrics struct {
 	duration, bodyBytes, ttft, upstreamTTFT, perToken, overhead   *prometheus.HistogramVec
 	policySeconds, policyCost, predictionError                    prometheus.Histogram
 	configInfo                                                    *prometheus.GaugeVec
+	classes                                                       classMetrics
 }
 
 // newMetrics registers the series on reg.
@@ -95,6 +96,7 @@ func newMetrics(reg prometheus.Registerer, tenants *chargeback.TenantMetrics, wo
 		upstreamTTFT:    histogram("sluice_ttft_upstream_seconds", "Time from dispatch to the first token.", ttftBuckets, "model", "pool", "class"),
 		perToken:        histogram("sluice_time_per_output_token_seconds", "Mean time of each output token after the first.", tokenBuckets, "model", "pool", "class"),
 		overhead:        histogram("sluice_overhead_seconds", "Time spent in the gateway before the worker was asked.", overheadBuckets, "phase"),
+		classes:         newClassMetrics(counter, histogram),
 		policySeconds:   plain("sluice_policy_eval_seconds", "Time to decide a request, lazy work included.", overheadBuckets),
 		policyCost:      plain("sluice_policy_eval_cost", "CEL cost units of a decision.", prometheus.ExponentialBuckets(1, 4, 9)),
 		predictionError: plain("sluice_route_prediction_error_ratio", "Predicted over actual time to first token.", []float64{.1, .25, .5, .65, .8, .9, 1, 1.1, 1.25, 1.5, 2, 4, 10}),
@@ -117,7 +119,7 @@ func (m *metrics) inForce(old, fresh *generation) {
 		}
 		for _, class := range old.cfg.Policy.Classes {
 			if !slices.Contains(fresh.cfg.Policy.Classes, class) {
-				m.deleteAll(prometheus.Labels{"class": class}, m.ttft.MetricVec, m.upstreamTTFT.MetricVec, m.perToken.MetricVec)
+				m.deleteAll(prometheus.Labels{"class": class}, append(m.classes.vecs(), m.ttft.MetricVec, m.upstreamTTFT.MetricVec, m.perToken.MetricVec)...)
 			}
 		}
 	}
@@ -172,6 +174,7 @@ func (m *metrics) Observe(s *gateway.Summary) {
 		m.ledgerErrors.WithLabelValues("record").Inc()
 	}
 	m.observePolicy(s)
+	m.observeQueue(s)
 	m.observeRouting(s)
 }
 

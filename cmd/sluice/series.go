@@ -14,6 +14,7 @@ import (
 	"github.com/sluicegate/sluice/ratelimit/redis"
 	"github.com/sluicegate/sluice/scoring/kvevents"
 	"github.com/sluicegate/sluice/tenancy"
+	"github.com/sluicegate/sluice/tenancy/chargeback"
 )
 
 // metricFamily is one exported metric, for the bound on series. A test holds the list to the metrics that
@@ -92,6 +93,26 @@ func metricFamilies() []metricFamily {
 		{"sluice_ttft_upstream_seconds", []string{"model", "pool", "class"}, ttft},
 		{"sluice_time_per_output_token_seconds", []string{"model", "pool", "class"}, len(tokenBuckets)},
 		{"sluice_overhead_seconds", []string{"phase"}, len(overheadBuckets)},
+		{"sluice_class_requests_total", []string{"class", "result"}, 0},
+		{"sluice_class_target_seconds", []string{"class"}, 0},
+		{"sluice_class_max_wait_seconds", []string{"class"}, 0},
+		{"sluice_class_share_ratio", []string{"class"}, 0},
+		{"sluice_class_rank", []string{"class"}, 0},
+		{"sluice_queue_depth", []string{"pool", "class"}, 0},
+		{"sluice_queue_work_tokens", []string{"pool", "class"}, 0},
+		{"sluice_queue_oldest_seconds", []string{"class"}, 0},
+		{"sluice_queue_wait_seconds", []string{"pool", "class"}, len(waitBuckets)},
+		{"sluice_queue_forecast_error_ratio", []string{"class"}, len(forecastBuckets)},
+		{"sluice_queue_refusals_total", []string{"class", "reason"}, 0},
+		{"sluice_queue_turns_total", []string{"class", "result"}, 0},
+		{"sluice_queue_requests", nil, 0},
+		{"sluice_queue_requests_limit", nil, 0},
+		{"sluice_queue_bytes", nil, 0},
+		{"sluice_queue_bytes_limit", nil, 0},
+		{"sluice_queue_placed_tokens_total", []string{"pool", "class"}, 0},
+		{"sluice_queue_contended_tokens_total", []string{"pool", "class"}, 0},
+		{"sluice_queue_got_tokens_total", []string{"pool", "class"}, 0},
+		{"sluice_queue_late_wakeups_total", nil, 0},
 		{"sluice_content_scans_total", []string{"status"}, 0},
 		{"sluice_content_scanned_bytes_total", nil, 0},
 		{"sluice_content_findings_total", []string{"label"}, 0},
@@ -182,7 +203,9 @@ var fixedLabels = map[string]int{
 	"sluice_auth_failures_total/reason":        len(tenancy.AuthReasons()), "sluice_jwks_fetches_total/result": 2,
 	"sluice_route_tokenizer_shape/state": 3, "sluice_route_tokenize_breaker/state": 3,
 	"by": 3, "sluice_ratelimit_store_state/state": 3, "sluice_content_scans_total/status": 4, "sluice_content_detector_failures_total/reason": 2,
-	"type": 3, "sluice_decision_log_records_total/result": 2,
+	"sluice_class_requests_total/result": len(chargeback.ClassResults), "sluice_queue_turns_total/result": len(queueTurns),
+	"sluice_queue_refusals_total/reason": len(gateway.QueueReasons()),
+	"type":                               3, "sluice_decision_log_records_total/result": 2,
 	// A worker is in one state at a time.
 	"sluice_worker_state/state": 1,
 	// A worker may answer with any status that HTTP knows.

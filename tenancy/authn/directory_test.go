@@ -176,9 +176,13 @@ func TestBadFiles(t *testing.T) {
 	f("tenants:\n  - id: a\n  - id: b\n  - id: a\n", "4:9: this tenant id is used twice, first in line 2")
 	f("tenants:\n  - id: a\n    id: b\n", "3:5: key \"id\" appears twice in a tenant, first in line 2")
 	f("tenants:\n  - id: a\n    teir: gold\n", "3:5: unknown key \"teir\" in a tenant; did you mean \"tier\"?")
-	f("tenants:\n  - id: a\n    quota: 1\n", "3:5: unknown key \"quota\" in a tenant; known keys are contentLabels, disabled, expose, id, keys, labels, models, team, tier")
+	f("tenants:\n  - id: a\n    quota: 1\n", "3:5: unknown key \"quota\" in a tenant; known keys are contentLabels, disabled, expose, id, keys, labels, models, team, tier, weight")
 	f("tenants:\n  - id: a\n    disabled: \"yes\"\n", "3:15: disabled should be true or false, not text")
 	f("tenants:\n  - id: a\n    tier: true\n", "3:11: tier should be text, not true or false; put it in quotes")
+	f("tenants:\n  - id: a\n    weight: heavy\n", "3:13: weight should be a finite number, not text")
+	f("tenants:\n  - id: a\n    weight: 0\n", "3:13: weight should be between 0.01 and 100; 1 is what a tenant without it has")
+	f("tenants:\n  - id: a\n    weight: .nan\n", "3:13: weight should be a finite number, not a number")
+	f("tenants:\n  - id: a\n    weight: 100.5\n", "3:13: weight should be between 0.01 and 100; 1 is what a tenant without it has")
 	f("tenants:\n  - id: a\n    tier:\n", "3:11: tier should be text, not nothing")
 	f("tenants:\n  - id: a\n    labels: [x]\n", "3:13: labels should be a mapping, not a list")
 	f("tenants:\n  - id: a\n    labels: { env: 1 }\n", "3:20: the value of a label should be text, not a number; put it in quotes")
@@ -204,6 +208,15 @@ func TestBadFiles(t *testing.T) {
 		"5:15: this key id is used twice, first in line 4", "5:27: this secret is used twice, first in line 4")
 	f("tenants:\n  - id: a\n    keys:\n      - { id: k1, sha256: "+h+", groups: ["+strings.Repeat("g, ", 129)+"] }\n",
 		"4:101: groups has 129 entries, at most 128 are allowed")
+}
+
+func TestWeights(t *testing.T) {
+	d := load(t, "tenants:\n  - { id: a, weight: 2 }\n  - { id: b, weight: 0.25 }\n  - { id: c }\n  - { id: d, weight: 100 }\n")
+	for id, want := range map[string]float64{"a": 2, "b": 0.25, "c": 0, "d": 100} {
+		if got := d.Tenant(id).Weight; got != want {
+			t.Errorf("%s has weight %v, want %v", id, got, want)
+		}
+	}
 }
 
 func TestErrorsAreBounded(t *testing.T) {

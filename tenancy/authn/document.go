@@ -82,6 +82,7 @@ func (d *document) tenant(n strictyaml.Node) {
 		"team":          func(n strictyaml.Node) { t.Team = d.shortText(n, "team") },
 		"tier":          func(n strictyaml.Node) { t.Tier = d.shortText(n, "tier") },
 		"labels":        func(n strictyaml.Node) { t.Labels = d.labels(n) },
+		"weight":        func(n strictyaml.Node) { t.Weight = d.weight(n) },
 		"contentLabels": func(n strictyaml.Node) { t.ContentLabels = d.contentLabels(n) },
 		"models":        func(n strictyaml.Node) { t.Models = d.models(n, "disabled to refuse the tenant") },
 		"disabled":      func(n strictyaml.Node) { t.Disabled = d.boolean(n, "disabled") },
@@ -178,6 +179,28 @@ func (d *document) models(n strictyaml.Node, instead string) []string {
 		d.Fail(n, "models lists nothing; leave it out to allow all models, or set %s", instead)
 	}
 	return out
+}
+
+// Weights within which one tenant can be put before another.
+const minWeight, maxWeight = 0.01, 100.0
+
+func (d *document) weight(n strictyaml.Node) float64 {
+	var w float64
+	switch v := n.Scalar().(type) {
+	case float64:
+		w = v
+	case int64:
+		w = float64(v)
+	case uint64:
+		w = float64(v)
+	default:
+		d.FailKind(n, "weight", "a finite number")
+		return 0
+	}
+	if !(w >= minWeight && w <= maxWeight) {
+		d.Fail(n, "weight should be between %v and %v; 1 is what a tenant without it has", minWeight, maxWeight)
+	}
+	return w
 }
 
 func (d *document) expose(n strictyaml.Node) tenancy.Expose {

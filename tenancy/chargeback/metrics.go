@@ -31,12 +31,14 @@ type TenantMetrics struct {
 	folds      [foldSeries]uint64
 	usage      map[usageKey]*tenancy.Totals
 	counted    tenancy.Counted
+	queues     map[string]*queueCells // by tenant or otherLabel
 }
 
 // descs describe the series.
 type descs struct {
 	requests, tokens, cost, reserved, folds             *prometheus.Desc
 	oldRequests, oldTokens, oldCost, changes, seq, wait *prometheus.Desc
+	queueWait, queueRefusals, classRequests             *prometheus.Desc
 }
 
 const (
@@ -97,8 +99,14 @@ func NewTenantMetrics(cfg MetricsConfig) (*TenantMetrics, error) {
 				"Place in the ledger up to which this process's rows are counted in the series of tenants.", nil, nil),
 			wait: d("sluice_ledger_counted_waiting",
 				"Rows that are counted and durable, but not in the ledger's database yet.", nil, nil),
+			queueWait: d("sluice_tenant_queue_wait_seconds_total",
+				"Time that requests have waited in the queue; its rate is how many waited at a time.", []string{"tenant"}, nil),
+			queueRefusals: d("sluice_tenant_queue_refusals_total",
+				"Requests that the queue refused, by reason.", []string{"tenant", "reason"}, nil),
+			classRequests: d("sluice_tenant_class_requests_total",
+				"Requests that asked for a worker, by class and result, as sluice_class_requests_total counts them.", []string{"tenant", "class", "result"}, nil),
 		},
-		top: newRanking(), pairs: make(map[pair]*cells), usage: make(map[usageKey]*tenancy.Totals),
+		top: newRanking(), pairs: make(map[pair]*cells), usage: make(map[usageKey]*tenancy.Totals), queues: make(map[string]*queueCells),
 		retired: cells{cost: make(map[string]uint64)},
 	}
 	m.configureLocked(cfg)
@@ -147,6 +155,7 @@ func (m *TenantMetrics) Reconfigure(cfg MetricsConfig) error {
 		delete(m.top.members, tenant)
 	}
 	m.retireLocked()
+	m.retireQueuesLocked()
 	return nil
 }
 
@@ -329,6 +338,7 @@ func (m *TenantMetrics) rankLocked(row *tenancy.Row) {
 	}
 	if len(leave) > 0 {
 		m.retireLocked()
+		m.retireQueuesLocked()
 	}
 }
 
@@ -430,6 +440,7 @@ func (m *TenantMetrics) Describe(ch chan<- *prometheus.Desc) {
 	d := &m.desc
 	for _, desc := range []*prometheus.Desc{
 		d.requests, d.tokens, d.cost, d.reserved, d.folds, d.oldRequests, d.oldTokens, d.oldCost, d.changes, d.seq, d.wait,
+		d.queueWait, d.queueRefusals, d.classRequests,
 	} {
 		ch <- desc
 	}
@@ -484,5 +495,5 @@ func (m *TenantMetrics) collect() (list []prometheus.Metric) {
 	counter(d.changes, m.changes)
 	gauge(d.seq, m.counted.Seq)
 	gauge(d.wait, m.counted.Waiting)
-	return list
+	return m.collectQueuesLocked(list)
 }

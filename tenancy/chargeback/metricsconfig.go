@@ -25,6 +25,9 @@ type MetricsConfig struct {
 	Known map[string]bool
 	// Currencies are those of the price table.
 	Currencies []string
+	// Classes and Reasons are the classes of requests, and the reasons for which a
+	// queue refuses them. With no classes there are no series of the queue.
+	Classes, Reasons []string
 	// MaxSeries is the hard cap on exported series, default 10,000. Pairs of
 	// tenant and model beyond it are counted under "other".
 	MaxSeries int
@@ -58,7 +61,7 @@ func (c MetricsConfig) fixed() int {
 // others included.
 func (c MetricsConfig) pairs() int {
 	all := (len(c.Tenants) + c.Top + 1) * (len(c.Models) + 1)
-	return min(all, (c.maxSeries()-c.fixed())/c.perPair())
+	return min(all, (c.maxSeries()-c.fixed()-c.queueTenants()*c.perQueueTenant())/c.perPair())
 }
 
 func (c MetricsConfig) maxSeries() int {
@@ -69,7 +72,9 @@ func (c MetricsConfig) maxSeries() int {
 }
 
 // SeriesBound is the most series this configuration can ever export.
-func (c MetricsConfig) SeriesBound() int { return c.fixed() + c.pairs()*c.perPair() }
+func (c MetricsConfig) SeriesBound() int {
+	return c.fixed() + c.pairs()*c.perPair() + c.queueTenants()*c.perQueueTenant()
+}
 
 // FitsLabel reports whether a name can be a label's value: text of at most 128
 // bytes without control characters, and not the word for all others.
