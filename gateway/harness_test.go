@@ -242,6 +242,7 @@ func (r *rig) idle() {
 		r.t.Errorf("%d leases are left open", n)
 	}
 	t := r.g.turns
+	eventually(r.t, "every room to be told of", func() bool { return !t.suspecting.Load() })
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n, m := t.waiting.Load(), len(t.members); n != 0 || m != 0 || t.queue != nil && t.queue.Waiting() != 0 {

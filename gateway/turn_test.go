@@ -2,11 +2,18 @@ package gateway
 
 import (
 	"context"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
 	"github.com/sluicegate/sluice/gateway/qos"
+	"github.com/sluicegate/sluice/policy"
+	"github.com/sluicegate/sluice/scoring"
+	"github.com/sluicegate/sluice/tenancy"
 )
 
 // queueConfig has three classes that wait for as long as a test may take.
@@ -95,4 +102,184 @@ func TestTurnComes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFullWorkersAreWaitedFor: a worker that says that it has no room is left alone
+// for a moment and asked again, more often than a failure would be tried elsewhere.
+func TestFullWorkersAreWaitedFor(t *testing.T) {
+	var refused atomic.Int64
+	worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+		if refused.Add(1) <= 3 {
+			gatewaytest.Fail(429)(x)
+			return
+		}
+		gatewaytest.Chat("a")(x)
+	})
+	r := queueRig(t, []string{worker.URL()}, queueConfig(), withConfig(func(c *Config) { c.Retries = 0 }))
+	resp, text := r.chat(streamBody).Answer()
+	if resp.StatusCode != 200 || !strings.HasSuffix(text, gatewaytest.DoneEvent) {
+		t.Fatalf("got %d %s", resp.StatusCode, text)
+	}
+	if row := r.row(); row.Attempts != 4 || row.Outcome != tenancy.OutcomeCompleted || row.InputTokens != 10 {
+		t.Errorf("row %+v", row)
+	}
+	if r.health.failures != 0 {
+		t.Errorf("the worker is blamed: %v", r.health.blamed)
+	}
+}
+
+// TestFullWorkersForEver: where the retries of the pool are used up, or the time is
+// over, the client is told that the model has no room.
+func TestFullWorkersForEver(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.Fail(503))
+	for name, c := range map[string]qos.Config{
+		"time": queueConfig(func(c *qos.Config) {
+			for i := range c.Classes {
+				c.Classes[i].Target, c.Classes[i].MaxWait = 50*time.Millisecond, 50*time.Millisecond
+			}
+		}),
+		"retries": queueConfig(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := queueRig(t, []string{worker.URL()}, c)
+			if name == "retries" {
+				for r.g.retries.take(time.Now(), "p") {
+				}
+			}
+			resp, text := r.chat(chatBody).Answer()
+			wantError(t, resp, text, 503, "overloaded")
+			if resp.Header.Get("Retry-After") == "" {
+				t.Error("no Retry-After")
+			}
+			r.row()
+		})
+	}
+}
+
+// TestRefusalsOfTheQueue: what the client is told, by reason and dialect.
+func TestRefusalsOfTheQueue(t *testing.T) {
+	for _, c := range []struct {
+		reason            qos.Reason
+		after             time.Duration
+		openai, anthropic int
+		kind, header      string
+		should            string
+	}{
+		{qos.ReasonForecast, 12*time.Second + time.Millisecond, 429, 429, "rate_limit_error", "13", ""},
+		{qos.ReasonForecast, 5 * time.Minute, 429, 429, "rate_limit_error", "300", "false"},
+		{qos.ReasonPreempted, 0, 429, 429, "rate_limit_error", "1", ""},
+		{qos.ReasonFull, 0, 503, 529, "overloaded_error", "5", ""},
+		{qos.ReasonTenantFull, 7 * time.Second, 503, 529, "overloaded_error", "7", ""},
+		{qos.ReasonWaited, 5 * time.Minute, 503, 529, "overloaded_error", "60", ""},
+	} {
+		for _, d := range []dialect{dialectOpenAI, dialectAnthropic} {
+			ex := &exchange{}
+			rej := ex.turnRefused(&qos.Outcome{State: qos.Refused, Reason: c.reason, RetryAfter: c.after})
+			var ctx fasthttp.RequestCtx
+			rej.write(&ctx, d, "id")
+			h, body := &ctx.Response.Header, string(ctx.Response.Body())
+			status, kind := c.openai, `"code":"overloaded"`
+			if d == dialectAnthropic {
+				status, kind = c.anthropic, `"type":"`+c.kind+`"`
+			}
+			if ctx.Response.StatusCode() != status || !strings.Contains(body, kind) {
+				t.Errorf("%s: got %d %s, want %d with %s", c.reason, ctx.Response.StatusCode(), body, status, kind)
+			}
+			if got := string(h.Peek("Retry-After")); got != c.header {
+				t.Errorf("%s: Retry-After is %q, want %q", c.reason, got, c.header)
+			}
+			if got := string(h.Peek("x-should-retry")); got != c.should {
+				t.Errorf("%s: x-should-retry is %q, want %q", c.reason, got, c.should)
+			}
+			if len(h.Peek("x-ratelimit-limit-requests")) > 0 || rej.outcome != tenancy.OutcomeRejected || ex.turn.reason != c.reason.String() {
+				t.Errorf("%s: %+v", c.reason, rej)
+			}
+		}
+	}
+}
+
+// TestQueueIsFull: an arrival that finds the queue full is refused at once, and leaves
+// what waits alone.
+func TestQueueIsFull(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+	r := queueRig(t, []string{worker.URL()}, queueConfig(func(c *qos.Config) { c.MaxEntries = 1 }))
+	plug := r.plug(1)
+	waits := r.chat(chatBody)
+	r.queued(1)
+	resp, text := r.chat(streamBody).Answer()
+	wantError(t, resp, text, 503, "overloaded")
+	var s QueueState
+	if !r.g.QueueState(&s) || s.Waiting != 1 || len(s.Refused) != 1 || s.Refused[0].Reason != qos.ReasonFull || s.Refused[0].Tenant != "acme" || len(s.Flows) != 1 {
+		t.Errorf("the queue says %+v", s)
+	}
+	plug.Done(time.Now(), scoring.NotSent)
+	if resp, text := waits.Answer(); resp.StatusCode != 200 {
+		t.Errorf("got %d %s", resp.StatusCode, text)
+	}
+	r.idle()
+}
+
+// TestClassesTakeTurns: the order at the worker is that of the classes.
+func TestClassesTakeTurns(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+	r := queueRig(t, []string{worker.URL()}, queueConfig())
+	r.decider.set(func(_ context.Context, in *policy.Input) *policy.Decision {
+		d := allow(in)
+		d.Class = *in.Request.User
+		return d
+	})
+	plug := r.plug(1)
+	classes := []string{"batch", "standard", "interactive"}
+	var clients []*gatewaytest.Client
+	for i, class := range classes {
+		clients = append(clients, r.chat(`{"model":"m","user":"`+class+`","messages":[{"role":"user","content":"hello"}]}`))
+		r.queued(i + 1)
+	}
+	plug.Done(time.Now(), scoring.NotSent)
+	for _, c := range clients {
+		if resp, text := c.Answer(); resp.StatusCode != 200 {
+			t.Errorf("got %d %s", resp.StatusCode, text)
+		}
+	}
+	r.idle()
+	seen := worker.Seen()
+	for i, s := range seen {
+		if want := classes[len(classes)-1-i]; !strings.Contains(string(s.Body), want) {
+			t.Errorf("request %d is %s, want %s", i, s.Body, want)
+		}
+	}
+}
+
+// TestWorkersAreToldThePriority: engines that schedule by priority are sent that of
+// the class; others are sent none, whatever the client says.
+func TestWorkersAreToldThePriority(t *testing.T) {
+	for _, schedules := range []bool{true, false} {
+		worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+		r := queueRig(t, []string{worker.URL()}, queueConfig(func(c *qos.Config) {
+			c.Classes[1].HasPriority, c.Classes[1].WorkerPriority = true, 7
+		}), withState(func(st *State) {
+			st.Pools = map[string]Pool{"p": {APIKey: workerKey, PriorityScheduling: schedules}}
+		}))
+		if resp, text := r.chat(`{"model":"m","priority":99,"messages":[]}`).Answer(); resp.StatusCode != 200 {
+			t.Fatalf("got %d %s", resp.StatusCode, text)
+		}
+		got := string(worker.Seen()[0].Body)
+		if strings.Contains(got, "99") || strings.Contains(got, `"priority":7`) != schedules {
+			t.Errorf("a worker that schedules by priority (%v) got %s", schedules, got)
+		}
+		r.idle()
+	}
+}
+
+// TestNothingWaitsWithoutGPU: what does no work on a GPU goes straight.
+func TestNothingWaitsWithoutGPU(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, matrixTokenize().good())
+	r := queueRig(t, []string{worker.URL()}, queueConfig(), allEndpoints())
+	plug := r.plug(1)
+	if resp, text := r.post("/tokenize", `{"model":"m","prompt":"hello"}`).Answer(); resp.StatusCode != 200 {
+		t.Errorf("got %d %s", resp.StatusCode, text)
+	}
+	plug.Done(time.Now(), scoring.NotSent)
+	r.idle()
 }

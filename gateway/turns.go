@@ -53,6 +53,8 @@ type turns struct {
 	// suspects are placements of a look that nothing had told of, by pool: the mark
 	// may have been about to come.
 	suspects map[string]suspect
+	// suspecting says that there are some.
+	suspecting atomic.Bool
 
 	cancel context.CancelFunc
 	ended  chan struct{}
@@ -172,7 +174,7 @@ func (t *turns) configure(st *State) {
 
 // madeRoom is called by the fleet.
 func (t *turns) madeRoom(pool string) {
-	if t.waiting.Load() == 0 {
+	if t.waiting.Load() == 0 && !t.suspecting.Load() {
 		return
 	}
 	if c := t.conf.Load(); c != nil {
@@ -219,9 +221,7 @@ func (t *turns) round(unasked bool) (next time.Duration) {
 	defer t.mu.Unlock()
 	defer t.survive()
 	now := time.Now()
-	if t.queue == nil || t.queue.Waiting() == 0 {
-		clear(t.suspects)
-		t.armed = now.Add(idle)
+	if t.queue == nil {
 		return idle
 	}
 	t.takeNotes()
@@ -229,12 +229,19 @@ func (t *turns) round(unasked bool) (next time.Duration) {
 		unasked = false
 	}
 	marked := t.takeMarks()
+	t.confirmSuspects(now)
+	if t.queue.Waiting() == 0 {
+		if len(t.suspects) > 0 {
+			return beltEvery
+		}
+		t.armed = now.Add(idle)
+		return idle
+	}
 	if unasked && !marked {
 		for _, p := range t.placer.conf.pools {
 			t.queue.Dirty(p.id)
 		}
 	}
-	t.confirmSuspects(now)
 	t.out = t.queue.Pump(now, &t.placer, t.out[:0])
 	if unasked && !marked {
 		t.suspect(now)
@@ -267,6 +274,7 @@ func (t *turns) suspect(now time.Time) {
 		if t.out[i].State == qos.Granted {
 			name := t.placer.conf.byID[t.out[i].Pool]
 			t.suspects[name] = suspect{t.suspects[name].n + 1, now}
+			t.suspecting.Store(true)
 		}
 	}
 }
@@ -279,6 +287,7 @@ func (t *turns) confirmSuspects(now time.Time) {
 			delete(t.suspects, name)
 		}
 	}
+	t.suspecting.Store(len(t.suspects) > 0)
 }
 
 // deliver tells those that wait what became of them. The caller holds mu.
