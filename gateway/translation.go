@@ -144,6 +144,14 @@ func (t *translation) release() {
 	}
 }
 
+// size is the memory that the translation takes; nil takes none.
+func (t *translation) size() int {
+	if t == nil {
+		return 0
+	}
+	return len(t.body)
+}
+
 // recompose has the body made anew that is sent; nil has none.
 func (t *translation) recompose() {
 	if t != nil {

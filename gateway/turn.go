@@ -215,6 +215,7 @@ func (ex *exchange) enterQueue() *rejection {
 			return noMemory(err)
 		}
 		tn.ready, tn.key = make(chan struct{}, 1), maphash.Bytes(bodySeed, ex.body)
+		tn.bytes = int64(len(ex.body) + ids + ex.translation.size() + turnBytes)
 	}
 	tn.since, tn.waits = time.Now(), true
 	ex.g.turns.enter(tn)

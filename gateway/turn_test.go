@@ -203,14 +203,14 @@ func TestRefusalsOfTheQueue(t *testing.T) {
 // what waits alone.
 func TestQueueIsFull(t *testing.T) {
 	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
-	r := queueRig(t, []string{worker.URL()}, queueConfig(func(c *qos.Config) { c.MaxEntries = 1 }))
+	r := queueRig(t, []string{worker.URL()}, queueConfig(func(c *qos.Config) { c.Classes[1].MaxQueue = 1 }))
 	plug := r.plug(1)
 	waits := r.chat(chatBody)
 	r.queued(1)
 	resp, text := r.chat(streamBody).Answer()
 	wantError(t, resp, text, 503, "overloaded")
 	var s QueueState
-	if !r.g.QueueState(&s) || s.Waiting != 1 || len(s.Refused) != 1 || s.Refused[0].Reason != qos.ReasonFull || s.Refused[0].Tenant != "acme" || len(s.Flows) != 1 {
+	if !r.g.QueueState(&s) || s.Waiting != 1 || s.Bytes < int64(len(chatBody)+4*longPrompt) || len(s.Refused) != 1 || s.Refused[0].Reason != qos.ReasonFull || s.Refused[0].Tenant != "acme" || len(s.Flows) != 1 {
 		t.Errorf("the queue says %+v", s)
 	}
 	plug.Done(time.Now(), scoring.NotSent)
@@ -223,7 +223,11 @@ func TestQueueIsFull(t *testing.T) {
 // TestClassesTakeTurns: the order at the worker is that of the classes.
 func TestClassesTakeTurns(t *testing.T) {
 	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
-	r := queueRig(t, []string{worker.URL()}, queueConfig())
+	r := queueRig(t, []string{worker.URL()}, queueConfig(func(c *qos.Config) {
+		for i := range c.Classes {
+			c.Classes[i].Share = 0
+		}
+	}))
 	r.decider.set(func(_ context.Context, in *policy.Input) *policy.Decision {
 		d := allow(in)
 		d.Class = *in.Request.User
