@@ -1,9 +1,11 @@
 package simworker
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -135,6 +137,12 @@ func (w *Worker) newGeneration(r *http.Request, body []byte, chat bool) (*genera
 	if apiErr != nil {
 		return nil, apiErr
 	}
+	if len(prompts)*p.n > maxSequences {
+		return nil, tooManySequences(len(prompts), p.n)
+	}
+	if err := r.Context().Err(); err != nil { // nobody is there to answer
+		return nil, asAPIError(err)
+	}
 	g := &generation{w: w, p: p, created: time.Now().Unix(), id: requestID(r, chat)}
 	var reqs []engine.Request
 	for i, prompt := range prompts {
@@ -159,6 +167,32 @@ func (w *Worker) newGeneration(r *http.Request, body []byte, chat bool) (*genera
 	return g, nil
 }
 
+// maxSequences bounds what one call can have the engine do at once: each sequence takes
+// some KiB here. The real engine has no bound on a list of prompts.
+const maxSequences = 16 << 10
+
+func tooManySequences(prompts, n int) *apiError {
+	return badRequest("prompt", "%d prompts with %d choices each are more than the %d sequences that this simulated worker takes in one call.", prompts, n, maxSequences)
+}
+
+// countPrompts is how many prompts a body lists. What is no list of prompts counts as
+// one; tokenising says what is wrong with it.
+func countPrompts(body []byte) int {
+	var req struct {
+		Prompt json.RawMessage `json:"prompt"`
+	}
+	_ = json.Unmarshal(body, &req)
+	list, ok := bytes.CutPrefix(bytes.TrimLeft(req.Prompt, " \t\r\n"), []byte("["))
+	if list = bytes.TrimLeft(list, " \t\r\n"); !ok || len(list) == 0 || list[0] != '"' && list[0] != '[' {
+		return 1
+	}
+	var prompts []json.RawMessage
+	if json.Unmarshal(req.Prompt, &prompts) != nil {
+		return 1
+	}
+	return len(prompts)
+}
+
 // encode returns the prompts of a body.
 func (w *Worker) encode(body []byte, chat bool) ([][]uint32, *apiError) {
 	var prompts [][]uint32
@@ -168,6 +202,9 @@ func (w *Worker) encode(body []byte, chat bool) ([][]uint32, *apiError) {
 		prompt, err = w.tok.EncodeChat(body)
 		prompts = [][]uint32{prompt}
 	} else {
+		if n := countPrompts(body); n > maxSequences { // none of them is tokenised
+			return nil, tooManySequences(n, 1)
+		}
 		prompts, err = w.tok.EncodeCompletion(body)
 	}
 	if err != nil {

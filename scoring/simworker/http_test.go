@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -541,5 +542,32 @@ func TestRequestsAreAccountedFor(t *testing.T) {
 	waitIdle(t, w)
 	if n := len(accounts); n != 0 {
 		t.Errorf("%d accounts too many", n)
+	}
+}
+
+// TestSequencesAreBounded: one call can't have the worker take gigabytes for a list of
+// prompts, by whatever route, spelling or number of choices.
+func TestSequencesAreBounded(t *testing.T) {
+	list := func(one string, n int) string {
+		return "[" + strings.Repeat(one+",", n-1) + one + "]"
+	}
+	w := startWorker(t, nil)
+	for _, body := range []string{
+		`"prompt":` + list(`"a"`, maxSequences+1),
+		`"prompt": [ ` + list(`[1]`, maxSequences+1)[1:],
+		`"n":` + strconv.Itoa(maxSequences/2+1) + `,"prompt":["a","b"]`,
+		`"n":` + strconv.Itoa(maxSequences+1) + `,"prompt":"a"`,
+	} {
+		resp, text := post(t, w, "/v1/completions", `{"model":"tiny","max_tokens":1,`+body+`}`)
+		if resp.StatusCode != 400 || !strings.Contains(text, "sequences that this simulated worker takes") {
+			t.Errorf("%.60s: got %d %.300s", body, resp.StatusCode, text)
+		}
+	}
+	if resp, text := post(t, w, "/tokenize", `{"model":"tiny","prompt":`+list("1", maxSequences+1)+`}`); strings.Contains(text, "sequences") {
+		t.Errorf("one prompt of many ids: got %d %.300s", resp.StatusCode, text)
+	}
+	vectors := startWorker(t, func(c *Config) { c.Embeddings = 4 })
+	if resp, text := post(t, vectors, "/v1/embeddings", `{"model":"tiny","input":`+list(`"a"`, maxSequences+1)+`}`); resp.StatusCode != 400 || !strings.Contains(text, "sequences") {
+		t.Errorf("embeddings: got %d %.300s", resp.StatusCode, text)
 	}
 }
