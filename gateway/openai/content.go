@@ -242,14 +242,15 @@ func (s *scanner) tokenID() {
 // them into the prompt.
 func (s *scanner) tools(flat bool) {
 	start := s.I
-	if s.toolList(flat) > 0 {
+	if s.toolList(flat, nil) > 0 {
 		s.Req.TextBytes += s.I - start
 	}
 }
 
 // toolList reads a list of tools, which is the value of a top-level key, or of a key
-// of an element of one, and returns how many there are.
-func (s *scanner) toolList(flat bool) (n int) {
+// of an element of one, and returns how many there are. It appends the names of those
+// that are flat to names, unless that is nil.
+func (s *scanner) toolList(flat bool, names *[][]byte) (n int) {
 	if s.Peek() != '[' {
 		s.OrNull("an array of tools")
 		return 0
@@ -266,10 +267,15 @@ func (s *scanner) toolList(flat bool) (n int) {
 			s.Skip()
 			continue
 		}
-		if flat {
-			s.responseTool()
-		} else {
+		switch {
+		case !flat:
 			s.tool()
+		case names == nil:
+			s.responseTool()
+		default:
+			if name := s.responseTool(); name != nil {
+				*names = append(*names, name)
+			}
 		}
 	}
 	s.At = outer
@@ -321,9 +327,12 @@ func (s *scanner) function() {
 	}
 }
 
-// addToolName reads and counts a string that names a declared tool, unless it is null.
-func (s *scanner) addToolName() {
-	if name := s.ToolName(); name != nil {
+// addToolName reads, counts and returns a string that names a declared tool, unless it is
+// null.
+func (s *scanner) addToolName() []byte {
+	name := s.ToolName()
+	if name != nil {
 		s.AddTool(name)
 	}
+	return name
 }

@@ -1,6 +1,8 @@
 package openai
 
 import (
+	"bytes"
+
 	"github.com/sluicegate/sluice/gateway/bodyscan"
 	"github.com/sluicegate/sluice/gateway/wire"
 )
@@ -165,9 +167,11 @@ func (s *scanner) keptElsewhere() {
 // responseTool reads one tool of a response. A function is known by its name, a tool
 // that the engine or its operator provides by its type, and by its label or name
 // where it has one: whoever forbids a tool finds it under each. A namespace is known by
-// its own name, and its tools by theirs.
-func (s *scanner) responseTool() {
+// its own name, and its tools by theirs and by the one under which the model is shown
+// them, which is both. It returns the tool's name.
+func (s *scanner) responseTool() (own []byte) {
 	named := len(s.Req.ToolNames)
+	var inside [][]byte
 	var seen bodyscan.Watched
 	s.Enter()
 	for key, ok := s.Member(); ok; key, ok = s.Member() {
@@ -180,7 +184,7 @@ func (s *scanner) responseTool() {
 			}
 		case w == bodyscan.WatchName:
 			s.At.Leaf = "name"
-			s.addToolName()
+			own = s.addToolName()
 		case string(name) == "server_label":
 			s.At.Leaf = "server_label"
 			s.addToolName()
@@ -189,7 +193,7 @@ func (s *scanner) responseTool() {
 			s.function()
 		case string(name) == "tools" && s.Peek() == '[': // those of a namespace
 			s.At.Leaf = "tools"
-			s.toolList(true)
+			s.toolList(true, &inside)
 		case string(name) == "server_url":
 			s.At.Leaf = "server_url"
 			if s.Peek() != 'n' && s.Err == nil {
@@ -201,9 +205,15 @@ func (s *scanner) responseTool() {
 		}
 		s.At.Leaf = ""
 	}
+	if own != nil {
+		for _, name := range inside {
+			s.AddTool(bytes.Join([][]byte{own, name}, []byte("__")))
+		}
+	}
 	if len(s.Req.ToolNames) == named {
 		s.AddTool(nil)
 	}
+	return own
 }
 
 // tokens reads the token ids whose text is asked for.

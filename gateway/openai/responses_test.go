@@ -43,7 +43,9 @@ func TestScanOfTheOtherOperations(t *testing.T) {
 	f(wire.Responses, `{"model":"m","input":"","tools":`+tools+`}`,
 		fmt.Sprintf(`model=m tool=f tool=web_search tool=mcp tool=l tool=n tool=custom tool=c tool= tool=g messages=1 text=%d`, len(tools)))
 	f(wire.Responses, `{"model":"m","input":"","tools":[{"type":"namespace","name":"ns","tools":[{"type":"function","name":"f"},{"type":"custom","name":"g"}]}]}`,
-		`model=m tool=namespace tool=ns tool=f tool=custom tool=g messages=1 text=104`)
+		`model=m tool=namespace tool=ns tool=f tool=custom tool=g tool=ns__f tool=ns__g messages=1 text=104`)
+	f(wire.Responses, `{"model":"m","input":"","tools":[{"tools":[{"name":"f"},{}],"name":"n\u0073","type":"namespace"},{"type":"namespace","tools":[{"name":"g"}]}]}`,
+		`model=m tool=f tool= tool=ns tool=namespace tool=ns__f tool=namespace tool=g messages=1 text=109`)
 	f(wire.Responses, `{"model":"m","input":[{"role":"developer","content":"a","tools":[{"type":"function","function":{"name":"f"}}]},{"role":"user","tools":"no list"}]}`,
 		`model=m tool=f messages=2 modalities=[text] text=53`)
 	f(wire.Embeddings, `{"model":"m","input":"abc","max_tokens":3,"n":2}`, `model=m modalities=[text] text=3`)
