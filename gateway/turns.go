@@ -465,10 +465,11 @@ func (p *placer) Place(now time.Time, e *qos.Entry, terms qos.Terms) (qos.Placem
 	case err != nil: // nobody is there; somebody may come
 		return qos.Placement{Pool: terms.Pool}, false
 	case res == nil:
-		if !no.Open { // else it will be given that worker's room
+		pool := p.pool(no.Pool, &terms)
+		if !no.Open && pool == terms.Pool { // else it is offered there, too, or will be given that room
 			p.held.Add(no.Best, no.Work)
 		}
-		return qos.Placement{Pool: p.pool(no.Pool, &terms), Work: tn.costs(no.Work), Look: no.Look}, false
+		return qos.Placement{Pool: pool, Work: tn.costs(no.Work), Look: no.Look}, false
 	}
 	tn.res = res
 	return qos.Placement{Pool: p.pool(res.Worker().Pool, &terms), Work: tn.costs(res.Prompt() - res.Cached())}, true

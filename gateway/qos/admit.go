@@ -84,7 +84,6 @@ func (q *Queue) Admit(now time.Time, e *Entry, p Placer, out []Outcome) []Outcom
 			return append(out, q.grant(now, c, placed))
 		}
 		best = placed.Pool
-		pool.sooner(placed.Look)
 	}
 	return out
 }

@@ -245,6 +245,9 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			m.pump(t)
 		},
 		"": func(t *rapid.T) {
+			if err := m.sides[0].queue.(*qos.Queue).Check(); err != nil {
+				t.Fatal(err)
+			}
 			if a, b := m.sides[0].Waiting(), m.sides[1].Waiting(); a != b {
 				t.Fatalf("%d wait, by the reference %d", a, b)
 			}
@@ -256,11 +259,13 @@ func (m *model) actions() map[string]func(*rapid.T) {
 	}
 }
 
-// TestOrder plays calls to the queue and to the reference, which looks at
-// everything each time: at every placement they must choose the same.
-func TestOrder(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := newModel(t)
-		t.Repeat(m.actions())
-	})
+// order plays calls to the queue and to the reference, which looks at everything each
+// time: at every placement they must choose the same.
+func order(t *rapid.T) {
+	m := newModel(t)
+	t.Repeat(m.actions())
 }
+
+func TestOrder(t *testing.T) { rapid.Check(t, order) }
+
+func FuzzOrder(f *testing.F) { f.Fuzz(rapid.MakeFuzz(order)) }

@@ -17,10 +17,12 @@ type Placer interface {
 	// second best because the best one is not open: e waits for it then.
 	//
 	// Where it commits, it keeps what the caller needs of it (a reservation) in
-	// e.Payload. Where not, it remembers until Begin for which worker e holds, and
-	// adds e's work there to that worker's wait in the cost (not in what is open) of
-	// the entries it is asked for next: the wait of a popular worker must show to
-	// those behind who stands in line for it, or all would hold for it.
+	// e.Payload. Where not, and the best worker is in terms.Pool, it remembers until
+	// Begin that e holds for that worker, and adds e's work there to its wait in the
+	// cost (not in what is open) of the entries it is asked for next: the wait of a
+	// popular worker must show to those behind who stands in line for it, or all would
+	// hold for it. An entry whose best worker is in another pool is offered there,
+	// too, and must not stand in its own way.
 	Place(now time.Time, e *Entry, terms Terms) (Placement, bool)
 }
 

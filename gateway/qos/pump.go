@@ -42,13 +42,25 @@ func (q *Queue) next(now time.Time, p *pool, wait time.Duration) (choice, bool) 
 	return choice{}, false
 }
 
-// offer offers an entry to the placer.
+// keepPause is when to look again for an entry that room was kept free of: what is to be
+// kept falls by itself.
+const keepPause = 50 * time.Millisecond
+
+// offer offers an entry to the placer. Where it is not placed, it notes when to look at
+// the pool again.
 func (q *Queue) offer(now time.Time, p *pool, c choice, placer Placer) (Placement, bool) {
 	terms := Terms{Pool: p.id, Bound: c.bound}
 	if !c.owed {
 		terms.Keep = q.keep(now, p, c.ref.entry.Class)
 	}
-	return placer.Place(now, c.ref.entry, terms)
+	placed, ok := placer.Place(now, c.ref.entry, terms)
+	if !ok {
+		p.sooner(placed.Look)
+		if terms.Keep != (Keep{}) {
+			p.sooner(now.Add(keepPause))
+		}
+	}
+	return placed, ok
 }
 
 // grant takes out an entry that was placed.
@@ -190,7 +202,12 @@ func (q *Queue) Pump(now time.Time, p Placer, out []Outcome) []Outcome {
 	}
 	p.Begin()
 	for _, pool := range q.pools {
-		if pool.dirty || !pool.look.IsZero() && !pool.look.After(now) {
+		if !pool.look.IsZero() && !pool.look.After(now) {
+			q.Dirty(pool.id)
+		}
+	}
+	for _, pool := range q.pools {
+		if pool.dirty {
 			out = q.pump(now, pool, p, out)
 		}
 	}
@@ -231,13 +248,11 @@ func (q *Queue) pump(now time.Time, p *pool, placer Placer, out []Outcome) []Out
 			q.watch(now, p, placer)
 			break
 		}
-		placed, ok := q.offer(now, p, c, placer)
-		if ok {
+		if placed, ok := q.offer(now, p, c, placer); ok {
 			out = append(out, q.grant(now, c, placed))
 			rise(1)
 			continue
 		}
-		p.sooner(placed.Look)
 		c.ref.rest()
 		failed = append(failed, c.ref)
 	}

@@ -18,6 +18,8 @@ type world struct {
 	n     int
 	// outcome is called with what became of entries, if set.
 	outcome func(o qos.Outcome)
+	// most is how many outcomes end a run, if set.
+	most, seen int
 }
 
 type event struct {
@@ -92,6 +94,7 @@ func (w *world) entry(class, tenant string, work int64, pools ...qos.PoolID) *qo
 func (w *world) admit(e *qos.Entry) { w.take(w.q.Admit(w.now, e, w.fleet, nil)) }
 
 func (w *world) take(out []qos.Outcome) {
+	w.seen += len(out)
 	if w.outcome != nil {
 		for _, o := range out {
 			w.outcome(o)
@@ -115,7 +118,7 @@ func (w *world) run(end time.Duration) {
 		if next.Before(w.now) {
 			next = w.now
 		}
-		if w.now = next; !next.Before(stop) {
+		if w.now = next; !next.Before(stop) || w.most > 0 && w.seen > w.most {
 			return
 		}
 		w.fleet.Advance(w.now, nil)

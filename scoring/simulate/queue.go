@@ -211,7 +211,9 @@ func (q *queue) Place(now time.Time, e *qos.Entry, terms qos.Terms) (qos.Placeme
 	answer := q.answers[q.sim.plan.Requests[c.index].Tenant].expect()
 	if res == nil {
 		pool, _ := q.Pool(refusal.Pool)
-		q.held.Add(refusal.Best, refusal.Work)
+		if pool == terms.Pool { // else it is offered there, too
+			q.held.Add(refusal.Best, refusal.Work)
+		}
 		return qos.Placement{Pool: pool, Work: int64(refusal.Work) + outputCost*answer, Look: refusal.Look}, false
 	}
 	c.res = res

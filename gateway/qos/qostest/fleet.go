@@ -60,6 +60,15 @@ func (f *Fleet) Begin() {
 
 func (w *Worker) wait(now time.Time) time.Duration { return max(0, w.busy.Sub(now)) }
 
+// slotWait is until when all slots are taken.
+func (w *Worker) slotWait(now time.Time) time.Duration {
+	if w.Slots == 0 || len(w.running) < w.Slots {
+		return 0
+	}
+	first := slices.MinFunc(w.running, func(a, b running) int { return a.end.Compare(b.end) })
+	return max(0, first.end.Sub(now))
+}
+
 // Wait implements [qos.Placer].
 func (f *Fleet) Wait(now time.Time, pool qos.PoolID, bound time.Duration) (time.Duration, time.Time) {
 	least := qos.Unbounded
@@ -91,7 +100,7 @@ func (f *Fleet) Place(now time.Time, e *qos.Entry, terms qos.Terms) (qos.Placeme
 		if w.Closed || !slices.Contains(e.Pools, w.Pool) || r != nil && r.Only != 0 && r.Only != i+1 {
 			continue
 		}
-		cost := w.wait(now).Seconds() + f.held[i] + float64(f.work(i, e))/w.Rate
+		cost := max(w.wait(now), w.slotWait(now)).Seconds() + f.held[i] + float64(f.work(i, e))/w.Rate
 		if best < 0 || cost < least {
 			best, least = i, cost
 		}
@@ -117,7 +126,9 @@ func (f *Fleet) Place(now time.Time, e *qos.Entry, terms qos.Terms) (qos.Placeme
 		if w.Pool == terms.Pool && wait > terms.Bound {
 			placed.Look = now.Add(wait - terms.Bound)
 		}
-		f.held[best] += float64(placed.Work) / w.Rate
+		if w.Pool == terms.Pool {
+			f.held[best] += float64(placed.Work) / w.Rate
+		}
 		return placed, false
 	}
 	w.busy = now.Add(wait + time.Duration(float64(placed.Work)/w.Rate*float64(time.Second)))

@@ -137,12 +137,11 @@ func (q *Reference) Admit(now time.Time, e *qos.Entry, p qos.Placer, out []qos.O
 		if best != qos.AnyPool && best != id {
 			continue
 		}
-		placed, ok := p.Place(now, e, q.terms(now, id, i, bound, owed))
+		placed, ok := q.offer(now, id, i, q.terms(now, id, i, bound, owed), p)
 		if ok {
 			return append(out, q.grant(now, id, i, placed))
 		}
 		best = placed.Pool
-		q.pools[id].sooner(placed.Look)
 	}
 	return out
 }
@@ -164,6 +163,17 @@ func (q *Reference) terms(now time.Time, id qos.PoolID, i *item, bound time.Dura
 		terms.Keep.Tokens += room * target
 	}
 	return terms
+}
+
+func (q *Reference) offer(now time.Time, id qos.PoolID, i *item, t qos.Terms, p qos.Placer) (qos.Placement, bool) {
+	placed, ok := p.Place(now, i.Entry, t)
+	if !ok {
+		q.pools[id].sooner(placed.Look)
+		if t.Keep != (qos.Keep{}) {
+			q.pools[id].sooner(now.Add(50 * time.Millisecond))
+		}
+	}
+	return placed, ok
 }
 
 func fade(passed, life time.Duration) float64 {
@@ -545,7 +555,12 @@ func (q *Reference) Pump(now time.Time, p qos.Placer, out []qos.Outcome) []qos.O
 	}
 	p.Begin()
 	for id, pool := range q.pools {
-		if pool.dirty || !pool.look.IsZero() && !pool.look.After(now) {
+		if !pool.look.IsZero() && !pool.look.After(now) {
+			q.Dirty(qos.PoolID(id))
+		}
+	}
+	for id, pool := range q.pools {
+		if pool.dirty {
 			out = q.pump(now, qos.PoolID(id), p, out)
 		}
 	}
@@ -601,13 +616,12 @@ func (q *Reference) pump(now time.Time, id qos.PoolID, placer qos.Placer, out []
 			q.watch(now, id, placer)
 			break
 		}
-		placed, ok := placer.Place(now, i.Entry, q.terms(now, id, i, bound, owed))
+		placed, ok := q.offer(now, id, i, q.terms(now, id, i, bound, owed), placer)
 		if ok {
 			out = append(out, q.grant(now, id, i, placed))
 			rise(1)
 			continue
 		}
-		p.sooner(placed.Look)
 		q.rests++
 		i.rests[id] = q.rests
 		failed = append(failed, i)
