@@ -85,6 +85,14 @@ replicas: native ## two gateways before 200 clients for SPAN seconds, with one l
 	@SLUICE_TEST_SERVICES=required SLUICE_TEST_SECONDS=$(SPAN) SLUICE_TEST_SEED=$(SEED) \
 	  $(GO) test -count=1 -timeout 30m -v -run '^TestReplicas' ./cmd/sluice
 
+# `make flood CONNECTIONS=15000`.
+CONNECTIONS ?= 10000
+
+.PHONY: flood
+flood: native ## CONNECTIONS half-open TLS handshakes before a gateway, of one address and of many, while a client is served
+	$(call say,flood: $(CONNECTIONS) connections)
+	@SLUICE_TEST_CONNECTIONS=$(CONNECTIONS) $(GO) test -count=1 -v -run '^TestHandshakeFlood$$' ./cmd/sluice
+
 # `make soak SOAK=600`, in seconds.
 SOAK ?= 1800
 
