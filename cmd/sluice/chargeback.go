@@ -62,11 +62,11 @@ func (f *booksFlags) load() error {
 }
 
 // open opens the ledger that was asked for: a file, or else that of the configuration.
-func (f *booksFlags) open() (*ledger.Reader, error) {
+func (f *booksFlags) open(ctx context.Context) (*ledger.Reader, error) {
 	if f.ledger != "" {
-		return ledger.OpenReader(f.ledger)
+		return fileReader(ctx, f.ledger)
 	}
-	return booksReader(&f.keeps)
+	return booksReader(ctx, &f.keeps)
 }
 
 // books opens it to be changed.
@@ -167,7 +167,7 @@ func (f *exportFlags) export(ctx context.Context, now time.Time, stdout, stderr 
 			return err
 		}
 	}
-	reader, err := f.open()
+	reader, err := f.open(ctx)
 	if err != nil {
 		return err
 	}

@@ -100,6 +100,9 @@ func (f *closeFlags) close(ctx context.Context, now time.Time, stdout io.Writer)
 
 // settled returns an error while something may yet become a row of the time before to.
 func (f *closeFlags) settled(ctx context.Context, books *ledger.Books, to time.Time) error {
+	if err := books.CatchUp(ctx, f.ledgerPath()); err != nil {
+		return err
+	}
 	p, err := books.Pending(ctx, f.ledgerPath(), to)
 	switch {
 	case err != nil:

@@ -61,7 +61,7 @@ func (f *gpuFlags) run(ctx context.Context, now time.Time, stdout, stderr io.Wri
 	if err != nil {
 		return err
 	}
-	reader, err := f.open(cfg)
+	reader, err := f.open(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -95,11 +95,11 @@ func (f *gpuFlags) run(ctx context.Context, now time.Time, stdout, stderr io.Wri
 	return nil
 }
 
-func (f *gpuFlags) open(cfg *Config) (*ledger.Reader, error) {
+func (f *gpuFlags) open(ctx context.Context, cfg *Config) (*ledger.Reader, error) {
 	if f.ledger != "" {
-		return ledger.OpenReader(f.ledger)
+		return fileReader(ctx, f.ledger)
 	}
-	return booksReader(&cfg.Ledger)
+	return booksReader(ctx, &cfg.Ledger)
 }
 
 // writeGPUSums says what was shared, and what to know of it.

@@ -72,7 +72,7 @@ func (f *reconcileFlags) run(ctx context.Context, stdout io.Writer) error {
 			return err
 		}
 	}
-	reader, err := f.open()
+	reader, err := f.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -147,15 +147,15 @@ func countOf(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-func (f *reconcileFlags) open() (*ledger.Reader, error) {
+func (f *reconcileFlags) open(ctx context.Context) (*ledger.Reader, error) {
 	if f.ledger != "" {
-		return ledger.OpenReader(f.ledger)
+		return fileReader(ctx, f.ledger)
 	}
 	cfg, _, err := LoadConfig(f.config)
 	if err != nil {
 		return nil, err
 	}
-	return booksReader(&cfg.Ledger)
+	return booksReader(ctx, &cfg.Ledger)
 }
 
 // exported is the export that is compared. What it says beside the figures does not

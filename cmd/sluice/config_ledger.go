@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,7 +29,9 @@ const (
 	maxSpool = 1024 * 1024 * MiB
 )
 
-func defaultLedger() LedgerConfig { return LedgerConfig{Path: "sluice.db", Spool: 256 * MiB} }
+func defaultLedger() LedgerConfig {
+	return LedgerConfig{Path: "sluice.db", Spool: 256 * MiB}
+}
 
 // ledger checks where the rows go.
 func (v *validator) ledger() {
@@ -77,14 +81,35 @@ func (a *app) openBooks() (*ledger.Ledger, error) {
 	return ledger.OpenPostgres(c.Path, dsn, opts)
 }
 
-// booksReader reads the ledger of a configuration.
-func booksReader(c *LedgerConfig) (*ledger.Reader, error) {
+// booksReader reads the ledger of a configuration, with the rows that have been
+// acknowledged by now.
+func booksReader(ctx context.Context, c *LedgerConfig) (*ledger.Reader, error) {
 	if c.PostgresFile == "" {
-		return ledger.OpenReader(c.Path)
+		return fileReader(ctx, c.Path)
 	}
 	dsn, err := readSecretText(c.PostgresFile)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read ledger.postgresFile: %w", err)
 	}
-	return ledger.OpenPostgresReader(dsn)
+	r, err := ledger.OpenPostgresReader(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return caughtUp(ctx, r, c.Path)
+}
+
+// fileReader reads the ledger in a file, likewise.
+func fileReader(ctx context.Context, path string) (*ledger.Reader, error) {
+	r, err := ledger.OpenReader(path)
+	if err != nil {
+		return nil, err
+	}
+	return caughtUp(ctx, r, path)
+}
+
+func caughtUp(ctx context.Context, r *ledger.Reader, path string) (*ledger.Reader, error) {
+	if err := r.CatchUp(ctx, path); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
 }

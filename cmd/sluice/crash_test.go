@@ -245,9 +245,13 @@ func (g *crashes) reconcile() {
 
 func (g *crashes) reader() (*ledger.Reader, error) {
 	if g.server != nil {
-		return ledger.OpenPostgresReader(g.dsn)
+		r, err := ledger.OpenPostgresReader(g.dsn)
+		if err != nil {
+			return nil, err
+		}
+		return caughtUp(g.Context(), r, g.path)
 	}
-	return ledger.OpenReader(g.path)
+	return fileReader(g.Context(), g.path)
 }
 
 // end lets a last load run to its end and stops the gateway as one should.

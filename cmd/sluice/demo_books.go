@@ -17,7 +17,7 @@ import (
 // counted, what the ledger holds, and what the export says, each read on its
 // own.
 func (t *tour) chargeback(ctx context.Context) (string, error) {
-	reader, err := booksReader(&t.a.cfg.Ledger)
+	reader, err := booksReader(ctx, &t.a.cfg.Ledger)
 	if err != nil {
 		return "", err
 	}

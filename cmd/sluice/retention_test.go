@@ -156,7 +156,7 @@ func TestRetentionOfALedger(t *testing.T) {
 	if n := strings.Count(log.String(), "is not closed"); n != 1 || !strings.Contains(log.String(), "month=2026-12") {
 		t.Errorf("%d warnings of December:\n%s", n, log.String())
 	}
-	kept, err := ledger.OpenReader(file)
+	kept, err := fileReader(t.Context(), file)
 	if err != nil {
 		t.Fatal(err)
 	}

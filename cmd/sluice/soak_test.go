@@ -19,7 +19,6 @@ import (
 
 	"github.com/sluicegate/sluice/scoring/simworker"
 	"github.com/sluicegate/sluice/tenancy/authn"
-	"github.com/sluicegate/sluice/tenancy/ledger"
 )
 
 const (
@@ -58,7 +57,7 @@ func TestSoak(t *testing.T) {
 	a.run(a.asMany(a.next+50, 0), 8, "http://"+public) // and it serves as ever
 	s.judge(span)
 	s.child.stop(t)
-	reader, err := ledger.OpenReader(filepath.Join(s.d.dir, "ledger.db"))
+	reader, err := fileReader(t.Context(), filepath.Join(s.d.dir, "ledger.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -46,6 +47,18 @@ func explain(err error) error {
 		return fmt.Errorf("the disk failed or is full (%w)", err)
 	}
 	return err
+}
+
+// awaitLock takes the lock, and waits a little for a report that stores what a
+// gateway that died has left.
+func awaitLock(path string) (*os.File, error) {
+	const patience, pause = time.Second, 20 * time.Millisecond
+	for began := time.Now(); ; time.Sleep(pause) {
+		f, err := lockFile(path)
+		if err == nil || !errors.Is(err, ErrLocked) || time.Since(began) > patience {
+			return f, err
+		}
+	}
 }
 
 // lockFile takes the lock that one writer holds at a time. The kernel frees it

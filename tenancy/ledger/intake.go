@@ -34,6 +34,7 @@ type intake struct {
 
 	mu     sync.Mutex // protects what follows
 	rows   []*entry
+	taken  int // rows that the keeper is at
 	closed bool
 	room   chan struct{} // closed when rows have been taken; nil if nobody waits
 }
@@ -89,6 +90,7 @@ func (q *intake) take(n int) (batch []*entry, done bool) {
 	left := copy(q.rows, q.rows[n:])
 	clear(q.rows[left:])
 	q.rows = q.rows[:left]
+	q.taken = n
 	if q.room != nil && n > 0 {
 		close(q.room)
 		q.room = nil
@@ -110,8 +112,16 @@ func (q *intake) close() {
 	q.signal()
 }
 
+// placed tells that the rows which take returned are durable or held.
+func (q *intake) placed() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.taken = 0
+}
+
+// len is how many rows wait, those among them that the keeper has just taken.
 func (q *intake) len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.rows)
+	return len(q.rows) + q.taken
 }

@@ -118,6 +118,7 @@ func (k *keeper) step() bool {
 		default:
 			k.spill(batch)
 		}
+		k.l.intake.placed()
 	case j := <-k.results:
 		k.finish(j)
 	case <-k.retry.C:

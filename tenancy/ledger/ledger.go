@@ -171,7 +171,7 @@ func open(path string, opts Options, connect func(l *Ledger) error) (_ *Ledger, 
 			err = fmt.Errorf("cannot open the ledger: %w", err)
 		}
 	}()
-	if l.lock, err = lockFile(path); err != nil {
+	if l.lock, err = awaitLock(path); err != nil {
 		return nil, err
 	}
 	if err = connect(l); err != nil {

@@ -46,6 +46,18 @@ func (r *Reader) Pending(ctx context.Context, path string, before time.Time) (Pe
 
 // pendingRows are the ids of the rows that are in a spool and not in the database.
 func (r *Reader) pendingRows(ctx context.Context, path string, before time.Time) (map[string]bool, error) {
+	ids, err := r.spooledRows(path, before.After)
+	if err != nil {
+		return nil, err
+	}
+	return ids, r.withoutStored(ctx, ids)
+}
+
+func always(time.Time) bool { return true }
+
+// spooledRows are the ids of the rows in a spool whose requests began when it
+// counts.
+func (r *Reader) spooledRows(path string, counts func(start time.Time) bool) (map[string]bool, error) {
 	names, err := spoolFiles(path).files()
 	if err != nil {
 		return nil, err
@@ -61,12 +73,12 @@ func (r *Reader) pendingRows(ctx context.Context, path string, before time.Time)
 		}
 		rows, _ := parseRows(text, len(text))
 		for _, row := range rows {
-			if row.Start.Before(before) {
+			if counts(row.Start) {
 				ids[row.ID] = true
 			}
 		}
 	}
-	return ids, r.withoutStored(ctx, ids)
+	return ids, nil
 }
 
 // openIntents are the intents that have no row.

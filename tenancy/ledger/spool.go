@@ -98,6 +98,20 @@ func openSpool(path string, limit int64, damaged func(name string, at int64)) (*
 	return s, ids, nil
 }
 
+// whole reports whether all files of a spool can be read to their ends.
+func whole(names []string) bool {
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return false
+		}
+		if _, end := parseRows(text, len(text)); end < len(text) {
+			return false
+		}
+	}
+	return true
+}
+
 // setAside copies a damaged file to a name under which it is not read again.
 func setAside(name string, text []byte) error {
 	f, err := os.OpenFile(name+".damaged", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
