@@ -397,15 +397,16 @@ func (l *memoryLedger) all() []*tenancy.Row {
 }
 
 type memoryMeter struct {
-	mu        sync.Mutex
-	summaries []*Summary
-	auth      []string
-	reserved  atomic.Int64
-	framing   []string
-	handshake []string
-	ignored   atomic.Int64 // labels of callers that are not trusted
-	skipped   atomic.Int64 // rehearsals
-	rehearsed []policy.RehearsalOutcome
+	mu         sync.Mutex
+	unrecorded int
+	summaries  []*Summary
+	auth       []string
+	reserved   atomic.Int64
+	framing    []string
+	handshake  []string
+	ignored    atomic.Int64 // labels of callers that are not trusted
+	skipped    atomic.Int64 // rehearsals
+	rehearsed  []policy.RehearsalOutcome
 
 	thresholds, storeFailures []string
 }
@@ -446,6 +447,12 @@ func (m *memoryMeter) Observe(s *Summary) {
 func (m *memoryMeter) Reserved(_, _ string, tokens int64) func() {
 	m.reserved.Add(tokens)
 	return func() { m.reserved.Add(-tokens) }
+}
+
+func (m *memoryMeter) Unrecorded() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unrecorded++
 }
 
 func (m *memoryMeter) AuthFailed(reason string) {

@@ -148,10 +148,12 @@ type Pricer interface {
 	Price(row *tenancy.Row)
 }
 
-// Meter is told of every request once, when it has ended, and of refusals
+// Meter is told of every request once, when it has ended but for the disk, and of refusals
 // that came before there was a request. It must not block or retain.
 type Meter interface {
 	Observe(s *Summary)
+	// Unrecorded is told of a request, after Observe, whose row could not be recorded.
+	Unrecorded()
 	FramingRejected(reason string)
 	// HandshakeFailed is told of each TLS connection that ended before TLS was
 	// spoken on it, with one of HandshakeReasons.

@@ -134,16 +134,20 @@ func (ex *exchange) finish(end ending) {
 	}
 	ex.settleTurn(&end.charge, row)
 	charged, available := ex.settleLimits(now, &end.charge, row)
+	recorded := ex.record(row)
+	// All of this is done while the disk is at work.
 	ex.learnOutput(&end)
 	ex.endRehearsal(&end.charge, usageOf(&end.charge, row), ex.settlement(now, &end, row, charged, available))
 	ex.uncountReserved()
-	recorded := ex.record(row)
-	ex.log(&end, row) // while the disk is at work
+	ex.log(&end, row)
+	ex.g.parts.Meter.Observe(ex.summary(&end, row))
 	ledgerErr := recorded()
 	ex.discard()
-	ex.g.parts.Meter.Observe(ex.summary(&end, row, ledgerErr != nil && !errors.Is(ledgerErr, tenancy.ErrPending)))
 	if ledgerErr != nil {
 		logUnrecorded(ex.g.log, row, ledgerErr)
+		if !errors.Is(ledgerErr, tenancy.ErrPending) {
+			ex.g.parts.Meter.Unrecorded()
+		}
 	}
 }
 
@@ -349,7 +353,7 @@ func (ex *exchange) sinceArrival() time.Duration {
 	return 0
 }
 
-func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *Summary {
+func (ex *exchange) summary(end *ending, row *tenancy.Row) *Summary {
 	s := &Summary{
 		Row: row, Route: ex.route.template, Method: ex.method, Billable: !ex.route.open,
 		Phase: ex.phase, BodyBytes: ex.bodyBytes, Overhead: ex.overhead,
@@ -357,7 +361,7 @@ func (ex *exchange) summary(end *ending, row *tenancy.Row, ledgerFailed bool) *S
 		Decision: ex.decision,
 		Queued:   ex.turn.asked, QueueWait: ex.turn.waited, QueueForecast: ex.turn.outcome.Forecast,
 		QueueRefused: ex.turn.reason, TTFTTarget: ex.turn.target,
-		Tokenised: ex.tokensTried, Tokens: ex.tokens, RoutedTokens: max(ex.routed, len(ex.tokens.IDs)), LedgerFailed: ledgerFailed,
+		Tokenised: ex.tokensTried, Tokens: ex.tokens, RoutedTokens: max(ex.routed, len(ex.tokens.IDs)),
 	}
 	s.FirstToken = ex.sinceArrival()
 	s.Tokens.IDs = nil

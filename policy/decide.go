@@ -255,6 +255,9 @@ func (a *activation) fire(d *Decision) []fired {
 			a.fail(d, f.at, x.ref, err)
 		case applies:
 			f.ref = RuleRef{Rule: x.ref, Binding: a.b.name, Mode: a.b.mode, Kind: Effect}
+			if out == nil {
+				out = make([]fired, 0, len(a.b.policy.effects)-i)
+			}
 			out = append(out, f)
 		}
 	}

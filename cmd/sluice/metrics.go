@@ -150,6 +150,9 @@ func (m *metrics) Reserved(tenant, model string, tokens int64) (release func()) 
 	return r.Release
 }
 
+// Unrecorded implements gateway.Meter.
+func (m *metrics) Unrecorded() { m.ledgerErrors.WithLabelValues("record").Inc() }
+
 // FramingRejected implements gateway.Meter.
 func (m *metrics) FramingRejected(reason string) { m.framing.WithLabelValues(reason).Inc() }
 
@@ -169,9 +172,6 @@ func (m *metrics) Observe(s *gateway.Summary) {
 	}
 	if row.Outcome == tenancy.OutcomeClientAborted {
 		m.disconnects.WithLabelValues(string(s.Phase)).Inc()
-	}
-	if s.LedgerFailed {
-		m.ledgerErrors.WithLabelValues("record").Inc()
 	}
 	m.observePolicy(s)
 	m.observeQueue(s)
