@@ -14,10 +14,10 @@ const (
 	// gateway keeps is a few MB while few streams are open, and with the runtime's own
 	// rule, twice that, it would be collected several times a second, each time for
 	// longer than a request takes.
-	heapFloor = 32 << 20
+	heapFloor = 64 << 20
 	// heapGrowth is how far it may grow beyond what it keeps, in percent of that, where
 	// that is more. The runtime's own is 100.
-	heapGrowth = 80
+	heapGrowth = 50
 )
 
 // heapPercent is GOGC for a heap that keeps so many bytes.

@@ -16,11 +16,11 @@ func TestHeapPercent(t *testing.T) {
 	}{
 		{0, 2000},
 		{1 << 20, 2000},
-		{4 << 20, 700},
-		{16 << 20, 100},
-		{20 << 20, 80},
-		{64 << 20, 80},
-		{4 << 30, 80},
+		{8 << 20, 700},
+		{32 << 20, 100},
+		{40 << 20, 60},
+		{64 << 20, 50},
+		{4 << 30, 50},
 	} {
 		if got := heapPercent(c.live); got != c.want {
 			t.Errorf("with %d bytes in use %d %%, want %d %%", c.live, got, c.want)
