@@ -226,9 +226,8 @@ type Summary struct {
 	RoutedTokens int
 	// TextBytes is the text in the prompts, in bytes; PlainText says that they
 	// hold nothing else.
-	TextBytes    int
-	PlainText    bool
-	LedgerFailed bool
+	TextBytes int
+	PlainText bool
 	// Queued says that the request came as far as asking for a worker, whether it had
 	// to wait or not. QueueWait is how long it waited, all its turns together.
 	Queued    bool
