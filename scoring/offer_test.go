@@ -284,9 +284,9 @@ func TestLuckIsDrawnOnce(t *testing.T) {
 	}
 	f.SetReady(late, fresh, true, "")
 	f.SetView(fresh, 0, ViewLive)
-	shared := prompt(1, 1000)
+	shared := prompt(1, 200)
 	holds(f, fresh, 0, shared)
-	const requests, offers = 2000, 4
+	const requests, offers = 1500, 3
 	spared := 0
 	for range requests {
 		p, err := f.Prepare(late, &Request{Model: "m", Pools: []string{"p"}, Tokens: shared})

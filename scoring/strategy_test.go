@@ -144,7 +144,7 @@ func TestSlowStartOfMany(t *testing.T) {
 			f.SetReady(late, id, true, "")
 		}
 		n := 0
-		const requests = 20_000
+		const requests = 10_000
 		for range requests {
 			r := pick(t, f, late, &Request{Estimate: 100})
 			if slices.Contains(old, r.Worker().ID) {
