@@ -43,7 +43,7 @@ func TestRoomIsTold(t *testing.T) {
 		"Fleet.Pick": takes, "Fleet.Prepare": takes, "Fleet.Offer": takes, "Fleet.Wait": takes, "Prepared.Release": takes,
 		"Fleet.InFlight": takes, "Fleet.Snapshot": takes, "Fleet.Predictions": takes, "Fleet.Stats": takes,
 		"Reservation.Worker": takes, "Reservation.Predicted": takes, "Reservation.PredictedP90": takes, "Reservation.Cached": takes,
-		"Reservation.Prompt": takes, "Reservation.Work": takes, "Reservation.Output": none,
+		"Reservation.Prompt": takes, "Reservation.Work": takes, "Reservation.Inferred": takes, "Reservation.Output": none,
 	}
 	for _, of := range []any{new(Fleet), new(Reservation), new(Prepared)} {
 		typ := reflect.TypeOf(of)
