@@ -112,7 +112,7 @@ func (q *queue) fill(c *call) {
 	prompt := int64(len(c.prepared.Prompt()))
 	c.entry = qos.Entry{
 		Class: qos.ClassID(r.Class), Tenant: tenant.Name, Weight: tenant.Weight, Payload: c,
-		Key: mix(uint64(c.index) + 1),
+		Key:  mix(uint64(c.index) + 1),
 		Work: prompt + outputCost*q.answers[r.Tenant].expect(), Room: prompt + q.answers[r.Tenant].expect(),
 		Arrived: now, Deadline: now.Add(class.Target), Until: now.Add(class.MaxWait),
 		Bytes: waitBytes + tokenBytes*prompt,
