@@ -58,7 +58,8 @@ func (ex *exchange) settlement(now time.Time, end *ending, row *tenancy.Row, cha
 		return nil
 	}
 	id, word, pool, usage := ex.decisionID, ex.settlementWord(end.outcome), row.Pool, usageOf(&end.charge, row)
-	return func() { log.Settled(id, now, word, pool, usage, d, charged, available) }
+	waited := ex.turn.waited
+	return func() { log.Settled(id, now, word, pool, waited, usage, d, charged, available) }
 }
 
 // settlementWord is the decision log's word for an outcome. A request that the

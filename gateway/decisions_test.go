@@ -56,7 +56,7 @@ func (n *notedDecisions) Rehearsed(id string, at time.Time, o policy.RehearsalOu
 }
 
 // Settled implements Decisions.
-func (n *notedDecisions) Settled(id string, at time.Time, outcome, pool string, u policy.Usage, d *policy.Decision, charged, available []int64) {
+func (n *notedDecisions) Settled(id string, at time.Time, outcome, pool string, _ time.Duration, u policy.Usage, d *policy.Decision, charged, available []int64) {
 	n.note(id, "%s in %q", outcome, pool)
 	n.mu.Lock()
 	defer n.mu.Unlock()

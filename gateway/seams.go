@@ -116,9 +116,9 @@ type Decisions interface {
 	// decision was kept.
 	Rehearsed(id string, at time.Time, o policy.RehearsalOutcome)
 	// Settled notes the end of a request whose decision was kept. outcome is
-	// completed, client_aborted, upstream_error or not_sent. charged and available
-	// are parallel to d.Limits; either may be nil.
-	Settled(id string, at time.Time, outcome, pool string, u policy.Usage, d *policy.Decision, charged, available []int64)
+	// completed, client_aborted, upstream_error or not_sent. waited is the time in the
+	// queue. charged and available are parallel to d.Limits; either may be nil.
+	Settled(id string, at time.Time, outcome, pool string, waited time.Duration, u policy.Usage, d *policy.Decision, charged, available []int64)
 }
 
 // Ledger keeps one row a request.

@@ -10,6 +10,8 @@ type RecordOptions struct {
 	DecisionID, RequestID, Gateway string
 	// Time at which the verdict stood.
 	Time time.Time
+	// Waited is the time in the queue, of settlements.
+	Waited time.Duration
 	// Hash replaces request.user, request.session_id and request.source_ip by
 	// keyed hashes that begin with "hmac:". Nil leaves nothing but that word, so
 	// that a reader can tell a value that was withheld from none.
@@ -259,6 +261,7 @@ type SettlementRecord struct {
 	Timestamp  time.Time     `json:"timestamp"`
 	Outcome    string        `json:"outcome"`
 	Pool       string        `json:"pool,omitempty"`
+	QueueMS    int64         `json:"queue_ms,omitempty"`
 	Usage      RecordUsage   `json:"usage"`
 	Limits     []RecordLimit `json:"limits"`
 }
@@ -278,7 +281,7 @@ type RecordUsage struct {
 func (d *Decision) Settlement(o RecordOptions, outcome, pool string, u Usage, charged, available []int64) *SettlementRecord {
 	return &SettlementRecord{
 		Type: "settlement", DecisionID: o.DecisionID, Timestamp: o.Time.UTC(), Outcome: outcome, Pool: pool,
-		Usage:  RecordUsage{u.InputTokens, u.CachedInputTokens, u.OutputTokens, u.ReasoningTokens, u.Complete},
+		QueueMS: o.Waited.Milliseconds(), Usage: RecordUsage{u.InputTokens, u.CachedInputTokens, u.OutputTokens, u.ReasoningTokens, u.Complete},
 		Limits: d.recordLimits(charged, available),
 	}
 }

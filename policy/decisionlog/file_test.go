@@ -222,7 +222,7 @@ func TestFullDiskAtTheEnd(t *testing.T) {
 	for i := range 3 {
 		l.queue.put(decisionKind, recordLine(fmt.Sprint(i), 100))
 	}
-	l.Settled("x", testTime, "completed", "a", usage, d, nil, nil)
+	l.Settled("x", testTime, "completed", "a", 0, usage, d, nil, nil)
 	limitedFile(t, 250)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

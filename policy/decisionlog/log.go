@@ -142,14 +142,14 @@ func (l *Log) Rehearsed(id string, at time.Time, o policy.RehearsalOutcome) {
 }
 
 // Settled notes the end of a response whose decision Decided has reported true
-// for. outcome is completed, client_aborted, upstream_error or not_sent. d is
-// the decision that Decided was called with; charged and available are parallel
-// to its limits, and available may be nil.
-func (l *Log) Settled(id string, at time.Time, outcome, pool string, u policy.Usage, d *policy.Decision, charged, available []int64) {
+// for. outcome is completed, client_aborted, upstream_error or not_sent. waited is
+// the time in the queue. d is the decision that Decided was called with; charged and
+// available are parallel to its limits, and available may be nil.
+func (l *Log) Settled(id string, at time.Time, outcome, pool string, waited time.Duration, u policy.Usage, d *policy.Decision, charged, available []int64) {
 	if was, kept := l.letGo(id); was && !kept || !was && !l.keeps(id, d) {
 		return
 	}
-	l.add(settlementKind, d.Settlement(policy.RecordOptions{DecisionID: id, Time: at}, outcome, pool, u, charged, available))
+	l.add(settlementKind, d.Settlement(policy.RecordOptions{DecisionID: id, Time: at, Waited: waited}, outcome, pool, u, charged, available))
 }
 
 // letGo forgets a held record, if there is one, and counts one that was not

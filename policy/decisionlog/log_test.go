@@ -27,7 +27,7 @@ func TestRecords(t *testing.T) {
 	}
 	l.Rehearsed("id-1", testTime.Add(time.Second), policy.RehearsalOutcome{LogInFull: true, WouldDeny: []policy.RuleRef{{Rule: "audits/v", Binding: "audits-b"}}})
 	u := policy.Usage{InputTokens: 40, OutputTokens: 7, Complete: true}
-	l.Settled("id-1", testTime.Add(2*time.Second), "completed", "a", u, d, d.Charges(u), []int64{4953})
+	l.Settled("id-1", testTime.Add(2*time.Second), "completed", "a", 1500*time.Millisecond, u, d, d.Charges(u), []int64{4953})
 	finish(t, l)
 	lines := readLines(t, l.cfg.Path)
 	if got, want := summary(lines), "decision:id-1 shadow:id-1 settlement:id-1"; got != want {
@@ -47,7 +47,7 @@ func TestRecords(t *testing.T) {
 	if want := `{"type":"shadow","decision_id":"id-1","timestamp":"2026-03-10T12:00:01.123456Z","wouldDeny":[{"rule":"audits/v","binding":"audits-b"}],"errors":[],"effects":[],"annotations":{},"shadow_units":0}`; lines[1].text != want {
 		t.Errorf("got  %s\nwant %s", lines[1].text, want)
 	}
-	if want := `{"type":"settlement","decision_id":"id-1","timestamp":"2026-03-10T12:00:02.123456Z","outcome":"completed","pool":"a","usage":{"input_tokens":40,"cached_input_tokens":0,"output_tokens":7,"reasoning_tokens":0,"complete":true},` +
+	if want := `{"type":"settlement","decision_id":"id-1","timestamp":"2026-03-10T12:00:02.123456Z","outcome":"completed","pool":"a","queue_ms":1500,"usage":{"input_tokens":40,"cached_input_tokens":0,"output_tokens":7,"reasoning_tokens":0,"complete":true},` +
 		`"limits":[{"rule":"limited/l","binding":"limited-b","enforced":true,"limit":5000,"reserved":150,"charged":47,"available":4953}]}`; lines[2].text != want {
 		t.Errorf("got  %s\nwant %s", lines[2].text, want)
 	}
@@ -68,7 +68,7 @@ func TestSampling(t *testing.T) {
 		// keep, which the rehearsal decides.
 		kept := l.Decided("id", "", testTime, in, d)
 		l.Rehearsed("id", testTime, policy.RehearsalOutcome{})
-		l.Settled("id", testTime, "completed", "a", policy.Usage{}, d, nil, nil)
+		l.Settled("id", testTime, "completed", "a", 0, policy.Usage{}, d, nil, nil)
 		finish(t, l)
 		got := summary(readLines(t, l.cfg.Path))
 		if want && (!kept || got != "decision:id settlement:id") || !want && got != "" {
@@ -94,7 +94,7 @@ func TestRehearsalKeepsDecision(t *testing.T) {
 		}
 		r.Run(t.Context(), nil)
 		l.Rehearsed(model, testTime, r.Outcome())
-		l.Settled(model, testTime, "completed", "a", policy.Usage{}, d, nil, nil)
+		l.Settled(model, testTime, "completed", "a", 0, policy.Usage{}, d, nil, nil)
 	}
 	finish(t, l)
 	lines := readLines(t, l.cfg.Path)
@@ -117,7 +117,7 @@ func TestLeftOutRehearsal(t *testing.T) {
 	d := set.Decide(t.Context(), in)
 	l.Decided("id", "", testTime, in, d)
 	l.Rehearsed("id", testTime, policy.RehearsalOutcome{LeftOut: true})
-	l.Settled("id", testTime, "completed", "a", policy.Usage{}, d, nil, nil)
+	l.Settled("id", testTime, "completed", "a", 0, policy.Usage{}, d, nil, nil)
 	finish(t, l)
 	lines := readLines(t, l.cfg.Path)
 	if got, want := summary(lines), "decision:id shadow:id settlement:id"; got != want {
@@ -138,7 +138,7 @@ func TestSkippedRehearsal(t *testing.T) {
 	if s := l.Stats(); s.Held != 1 {
 		t.Errorf("%+v", s)
 	}
-	l.Settled("id", testTime, "completed", "a", policy.Usage{}, d, nil, nil)
+	l.Settled("id", testTime, "completed", "a", 0, policy.Usage{}, d, nil, nil)
 	if s := l.Stats(); s.Held != 0 || s.Queued != 0 || s.SampledOut != 1 {
 		t.Errorf("%+v", s)
 	}
@@ -159,7 +159,7 @@ func TestHeldRecordsAreBounded(t *testing.T) {
 	d := set.Decide(t.Context(), in)
 	l.Rehearsed("1", testTime, policy.RehearsalOutcome{LogInFull: true})
 	for i := range 7 {
-		l.Settled(fmt.Sprint(i), testTime, "completed", "a", policy.Usage{}, d, nil, nil)
+		l.Settled(fmt.Sprint(i), testTime, "completed", "a", 0, policy.Usage{}, d, nil, nil)
 	}
 	finish(t, l)
 	if got, want := summary(readLines(t, l.cfg.Path)), "decision:0 decision:1 shadow:1 settlement:0 settlement:1"; got != want {
@@ -314,7 +314,7 @@ func TestNothingIsRetained(t *testing.T) {
 	d := set.Decide(t.Context(), in)
 	charged := []int64{5}
 	l.Decided("id", "", testTime, in, d)
-	l.Settled("id", testTime, "completed", "a", policy.Usage{}, d, charged, nil)
+	l.Settled("id", testTime, "completed", "a", 0, policy.Usage{}, d, charged, nil)
 	*in.Request.User, in.Request.Headers["x-app"], in.Principal.Groups[0], d.Denials[0].Rule, charged[0] = "later", "later", "later", "later", 6
 	finish(t, l)
 	if got := string(readFile(t, l.cfg.Path)); strings.Contains(got, "later") {

@@ -19,7 +19,7 @@ func TestDroppedIsTold(t *testing.T) {
 			t.Errorf("record %d: kept %v", i, got)
 		}
 	}
-	l.Settled("1", testTime, "completed", "a", policy.Usage{}, d, nil, nil)
+	l.Settled("1", testTime, "completed", "a", 0, policy.Usage{}, d, nil, nil)
 	if !l.Ready() {
 		t.Error("without Refuse a full queue refuses requests")
 	}

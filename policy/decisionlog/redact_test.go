@@ -74,7 +74,7 @@ func TestPointersIntoRecords(t *testing.T) {
 		}
 	}
 	l := testLog(t, func(c *Config) { c.Mask, c.Drop = []string{"/usage"}, []string{"/pool"} })
-	l.Settled("id", testTime, "completed", "pool-name", policy.Usage{InputTokens: 4711}, d, nil, nil)
+	l.Settled("id", testTime, "completed", "pool-name", 0, policy.Usage{InputTokens: 4711}, d, nil, nil)
 	l.Rehearsed("id", testTime, policy.RehearsalOutcome{LogInFull: true})
 	finish(t, l)
 	if got := string(readFile(t, l.cfg.Path)); strings.Contains(got, "pool-name") || strings.Contains(got, "4711") || strings.Count(got, "masked") != 1 {

@@ -73,7 +73,7 @@ func writeLog(t *testing.T, cfg decisionlog.Config, s *policy.Set) {
 		d := s.Decide(context.Background(), in)
 		id := []string{"a", "b", "c"}[i]
 		log.Decided(id, "r", testTime, in, d)
-		log.Settled(id, testTime, "completed", "a", policy.Usage{}, d, d.Charges(policy.Usage{}), nil)
+		log.Settled(id, testTime, "completed", "a", 0, policy.Usage{}, d, d.Charges(policy.Usage{}), nil)
 	}
 	stop()
 	if err := <-done; err != nil {
