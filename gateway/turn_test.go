@@ -282,3 +282,27 @@ func TestNothingWaitsWithoutGPU(t *testing.T) {
 	plug.Done(time.Now(), scoring.NotSent)
 	r.idle()
 }
+
+// TestDrainLetsQueuedRequestsGo: a gateway that shuts down in time serves what waits.
+func TestDrainLetsQueuedRequestsGo(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+	r := queueRig(t, []string{worker.URL()}, queueConfig())
+	plug := r.plug(1)
+	c := r.chat(streamBody)
+	r.queued(1)
+	down := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		down <- r.g.Shutdown(ctx)
+	}()
+	eventually(t, "the gateway to refuse what comes", func() bool { return r.g.closing.Load() })
+	plug.Done(time.Now(), scoring.NotSent)
+	if resp, text := c.Answer(); resp.StatusCode != 200 || !strings.HasSuffix(text, gatewaytest.DoneEvent) {
+		t.Errorf("got %d %s", resp.StatusCode, text)
+	}
+	if err := <-down; err != nil {
+		t.Errorf("shutdown: %v", err)
+	}
+	r.row()
+}
