@@ -119,10 +119,13 @@ func (ex *exchange) describe(c *turnConf) {
 	if t := ex.decision.TTFTTarget; t > 0 {
 		tn.target = t
 	}
-	ex.pick.Pools = slices.DeleteFunc(slices.Clone(ex.pools), func(name string) bool {
+	hasNot := func(name string) bool {
 		p := ex.st.Pools[name]
 		return p.Models != nil && !slices.Contains(p.Models, ex.model.Name)
-	})
+	}
+	if slices.ContainsFunc(ex.pools, hasNot) {
+		ex.pick.Pools = slices.DeleteFunc(slices.Clone(ex.pools), hasNot)
+	}
 	if len(ex.pick.Pools) > qos.MaxPools {
 		ex.pick.Pools = ex.pick.Pools[:qos.MaxPools]
 	}
