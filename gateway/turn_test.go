@@ -28,8 +28,9 @@ func queueConfig(alter ...func(*qos.Config)) qos.Config {
 	return c
 }
 
-// longPrompt is a prompt that a worker takes many seconds for, by the prior.
-const longPrompt = 100_000
+// longPrompt is a prompt that a worker takes hours for, by the prior: what waits for it
+// does not get its turn by time alone. So many ids of it are known.
+const longPrompt, knownIDs = 50_000_000, 1000
 
 // queueRig is a rig with a queue. Every prompt is long, so that one request closes a
 // worker until its first token.
@@ -39,12 +40,9 @@ func queueRig(t testing.TB, workers []string, c qos.Config, opts ...rigOption) *
 		withState(func(st *State) { st.Queue = c }),
 		withParts(func(p *Parts) { p.Router = p.Router.(inOrder).Fleet }),
 	}, opts...)...)
-	r.tokens.set(func(_ context.Context, dst []uint32, body []byte) ([]uint32, error) {
-		for i := range longPrompt {
-			dst = append(dst, uint32(i)^uint32(len(body)))
-		}
-		return dst, nil
-	})
+	r.tokens.find = func(_ context.Context, dst []uint32) Tokens {
+		return Tokens{IDs: append(dst, make([]uint32, knownIDs)...), Count: longPrompt, Exact: true}
+	}
 	return r
 }
 
@@ -210,7 +208,7 @@ func TestQueueIsFull(t *testing.T) {
 	resp, text := r.chat(streamBody).Answer()
 	wantError(t, resp, text, 503, "overloaded")
 	var s QueueState
-	if !r.g.QueueState(&s) || s.Waiting != 1 || s.Bytes < int64(len(chatBody)+4*longPrompt) || len(s.Refused) != 1 || s.Refused[0].Reason != qos.ReasonFull || s.Refused[0].Tenant != "acme" || len(s.Flows) != 1 {
+	if !r.g.QueueState(&s) || s.Waiting != 1 || s.Bytes < int64(len(chatBody)+4*knownIDs) || len(s.Refused) != 1 || s.Refused[0].Reason != qos.ReasonFull || s.Refused[0].Tenant != "acme" || len(s.Flows) != 1 {
 		t.Errorf("the queue says %+v", s)
 	}
 	plug.Done(time.Now(), scoring.NotSent)
