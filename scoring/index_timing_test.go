@@ -159,6 +159,23 @@ func BenchmarkOfferRefused(b *testing.B) {
 	})
 }
 
+// BenchmarkPickBusy is what a pick takes among the same workers, to compare with a
+// refused offer.
+func BenchmarkPickBusy(b *testing.B) {
+	forEachSize(b, func(b *testing.B, workers int, tokens []uint32) {
+		f := busyFleet(b, workers, tokens)
+		req := &Request{Model: "m", Pools: []string{"p"}, Tokens: tokens}
+		b.ReportAllocs()
+		for b.Loop() {
+			r, err := f.Pick(epoch, req)
+			if err != nil {
+				b.Fatal(err)
+			}
+			r.Done(epoch, NotSent)
+		}
+	})
+}
+
 // BenchmarkWait asks for the least wait of a pool whose workers are all busy.
 func BenchmarkWait(b *testing.B) {
 	for _, workers := range []int{4, 64, 256} {
