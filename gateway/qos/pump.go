@@ -22,7 +22,8 @@ func (q *Queue) next(now time.Time, p *pool, wait time.Duration) (choice, bool) 
 	largest, most := q.classes[q.ranked[0]].Bound, -1.0
 	for _, c := range q.ranked {
 		b, share := p.bands[c], q.classes[c].Share
-		if share <= 0 || b.credit < 0 || b.credit/share <= most || largest < wait {
+		if share <= 0 || b.credit < 0 || b.credit/share <= most || largest < wait ||
+			b.credit == 0 && len(b.again) == 0 {
 			continue
 		}
 		if r, ok := b.first(now, q.cfg.Slack); ok && b.owed(share, r) {
