@@ -167,6 +167,7 @@ func parsePlan(args []string) (*plan, error) {
 	workloads := fs.String("workloads", "mixed,trace,burst,slow", "workloads")
 	loads := fs.String("loads", "60,80,95", "per cent of the capacity")
 	trace := fs.String("trace", "../shared/traces/mooncake-conversation-4k.jsonl", "the trace of the trace workload")
+	more := fs.String("more", "", "file with further sections of Sluice's configuration")
 	capacity := fs.String("capacity", "", "capacities that are known, as in mixed=52.1,trace=30")
 	if err := fs.Parse(args); err != nil {
 		return nil, err
@@ -176,6 +177,13 @@ func parsePlan(args []string) (*plan, error) {
 	}
 	if p.env.workers < 1 || p.reps < 1 || p.env.streams < 1 || !(p.env.timeScale > 0) || p.env.measured <= 0 || p.env.warm < 0 {
 		return nil, errors.New("-workers, -reps, -streams, -time-scale and -measure must be above 0, -warm not below")
+	}
+	if *more != "" {
+		text, err := os.ReadFile(*more)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read -more: %w", err)
+		}
+		p.env.more = string(text)
 	}
 	return p, p.choose(*routers, *workloads, *loads, *trace, *capacity)
 }

@@ -131,9 +131,9 @@ pools:
     cacheSalt: [chat, completion]
     workers:
 %sscoring: { strategy: %s }
-prices: { file: prices.yaml }
+%sprices: { file: prices.yaml }
 ledger: { path: ledger.db }
 drain: { delay: 0s, deadline: 2s }
 log: { level: warn, format: json }
-`, modelName, e.tokenizer, w.maxModelLen, modelName, rig.WorkerList(f.Workers), strategy)
+`, modelName, e.tokenizer, w.maxModelLen, modelName, rig.WorkerList(f.Workers), strategy, e.more)
 }

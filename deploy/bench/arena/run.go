@@ -22,8 +22,9 @@ type env struct {
 	workers              int
 	timeScale            float64
 	warm, measured       time.Duration
-	streams              int  // of the capacity run, a worker
-	cold                 bool // no slow start
+	streams              int    // of the capacity run, a worker
+	cold                 bool   // no slow start
+	more                 string // sections that are added to Sluice's configuration
 }
 
 const (
