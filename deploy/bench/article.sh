@@ -26,4 +26,4 @@ guidellm=$("$root/deploy/bench/install.sh" guidellm==0.8.1)
 exec python3 "$root/deploy/bench/article.py" --guidellm "$guidellm" --sluice "$sluice" --model "$root/scoring/simworker/model" \
   --policies "$root/deploy/bench/internal/rig/policies" --out "$out" --logs "$out/logs" \
   --routers ${ROUTERS:-random round-robin least-loaded sluice} --workloads ${WORKLOADS:-shared long independent} \
-  ${STREAMS:+--streams $STREAMS} --scale "${SCALE:-0.5}" --reps "${REPS:-1}" ${MORE:+--more "$MORE"} ${SUFFIX:+--suffix "$SUFFIX"}
+  ${STREAMS:+--streams $STREAMS} --scale "${SCALE:-0.5}" --reps "${REPS:-1}" ${MORE:+--more "$MORE"} ${SUFFIX:+"--suffix=$SUFFIX"}

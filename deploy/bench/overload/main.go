@@ -61,10 +61,10 @@ func parsePlan(args []string) (*plan, error) {
 	fs.Float64Var(&p.env.scale, "time-scale", 0.25, "how long the simulated GPUs take; 1 is the modelled one")
 	fs.Float64Var(&p.factor, "overload", 2, "what all tenants ask for together, in capacities")
 	fs.Float64Var(&p.capacity, "capacity", 0, "tokens of work a second of the model's time, where known; 0: measure it")
-	fs.IntVar(&p.streams, "streams", 64, "requests that keep a worker busy in the closed loop")
+	fs.IntVar(&p.streams, "streams", 48, "requests that keep a worker busy in the closed loop")
 	fs.DurationVar(&p.warm, "warm", 20*time.Second, "time before the measured one")
-	fs.DurationVar(&p.span, "measure", 60*time.Second, "measured time of a run, but for the flood's")
-	fs.DurationVar(&p.flood, "flood", 5*time.Minute, "measured time of the run with the flood, and without it")
+	fs.DurationVar(&p.span, "measure", 60*time.Second, "measured time of the other runs")
+	fs.DurationVar(&p.flood, "flood", 5*time.Minute, "measured time of the runs with and without the flood")
 	fs.Uint64Var(&p.seed, "seed", 1, "seed of the requests")
 	runs := fs.String("runs", strings.Join(allRuns, ","), "what to measure")
 	qos := fs.String("qos", "", "file with the gateway's qos section, in place of the benchmark's own; /dev/null: none")
@@ -86,13 +86,13 @@ func parsePlan(args []string) (*plan, error) {
 	if p.capacity == 0 && !slices.Contains(p.runs, "one") {
 		return nil, errors.New("-runs leaves out one, which measures the capacity, so -capacity must say it")
 	}
-	p.env.qos = qosSection(p.env.scale)
+	p.env.qos, p.env.patient = qosSection(p.env.scale, false), qosSection(p.env.scale, true)
 	if *qos != "" {
 		text, err := os.ReadFile(*qos)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the qos section: %w", err)
 		}
-		p.env.qos = string(text)
+		p.env.qos, p.env.patient = string(text), string(text)
 	}
 	words, err := rig.NewWords(model.FS, modelName)
 	p.words = words
@@ -144,7 +144,11 @@ func overload(ctx context.Context, args []string) (err error) {
 
 // measure runs one of them on a system of its own.
 func (p *plan) measure(ctx context.Context, r *report, name string) (*figures, error) {
-	s, err := p.env.start(ctx, p.seed)
+	qos := p.env.qos
+	if name == "one" {
+		qos = p.env.patient
+	}
+	s, err := p.env.start(ctx, qos, p.seed)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ type env struct {
 	scale                  float64
 	workers                int
 	qos                    string // the section of the gateway's configuration
+	patient                string // the same for the yardstick
 }
 
 // system is cold workers and a gateway before them.
@@ -41,7 +42,7 @@ func (s *system) stop() {
 const patience = 60 * time.Second
 
 // start starts a system. Its caller stops it.
-func (e *env) start(ctx context.Context, seed uint64) (*system, error) {
+func (e *env) start(ctx context.Context, qos string, seed uint64) (*system, error) {
 	fleet, err := rig.StartFleet(ctx, e.dir, e.sluice,
 		"--workers", strconv.Itoa(e.workers), "--model", modelName, "--tokenizer", e.tokenizer, "--time-scale", fmt.Sprint(e.scale),
 		"--output-tokens", "0", "--jitter", "0.05", "--seed", strconv.FormatUint(seed, 10))
@@ -55,7 +56,7 @@ func (e *env) start(ctx context.Context, seed uint64) (*system, error) {
 	}
 	tenants, names := directory()
 	s.gateway, err = rig.StartGateway(rig.GatewaySpec{
-		Sluice: e.sluice, Name: "sluice", Dir: e.dir, Config: e.config(fleet), Tenants: names,
+		Sluice: e.sluice, Name: "sluice", Dir: e.dir, Config: e.config(fleet, qos), Tenants: names,
 		Files: map[string]string{"policies/tiers.yaml": string(policy), "tenants.yaml": tenants, "prices.yaml": rig.Prices(modelName)},
 	})
 	if err == nil {
@@ -68,7 +69,7 @@ func (e *env) start(ctx context.Context, seed uint64) (*system, error) {
 	return s, nil
 }
 
-func (e *env) config(f *rig.Fleet) string {
+func (e *env) config(f *rig.Fleet, qos string) string {
 	var names []string
 	for _, c := range classes {
 		names = append(names, c.name)
@@ -88,16 +89,20 @@ ledger: { path: ledger.db }
 limits: { connectionsPerAddress: 16000 }
 drain: { delay: 0s, deadline: 3s }
 log: { level: warn, format: json }
-`, strings.Join(names, ", "), modelName, e.tokenizer, modelName, rig.WorkerList(f.Workers), e.qos)
+`, strings.Join(names, ", "), modelName, e.tokenizer, modelName, rig.WorkerList(f.Workers), qos)
 }
 
 // qosSection is the classes as the gateway is told of them: their times are real
-// ones, so the model's times the scale.
-func qosSection(scale float64) string {
+// ones, so the model's times the scale. For the yardstick all are as patient as the
+// last one: nobody is refused, and workers are kept as full as any class may.
+func qosSection(scale float64, patient bool) string {
 	var sb strings.Builder
 	sb.WriteString("qos:\n  classes:\n")
 	real := func(d time.Duration) time.Duration { return time.Duration(float64(d) * scale).Round(time.Millisecond) }
 	for _, c := range classes {
+		if last := classes[len(classes)-1]; patient {
+			c.target, c.maxWait = last.target, last.maxWait
+		}
 		fmt.Fprintf(&sb, "    %s: { target: %v, maxWait: %v, share: %v }\n", c.name, real(c.target), real(c.maxWait), c.share)
 	}
 	return sb.String()
