@@ -44,6 +44,7 @@ func newDemoCommand() *cobra.Command {
 func runDemo(ctx context.Context, opts demoOptions, check bool, out, diag io.Writer) (err error) {
 	log := newLogger(diag, LogConfig{Level: "warn", Format: "text"})
 	opts.public, opts.admin = freeAddress(opts.public), freeAddress(opts.admin)
+	opts.queue = true
 	d, err := newDemo(opts, log)
 	if err != nil {
 		return err

@@ -52,6 +52,8 @@ type demo struct {
 type demoOptions struct {
 	public, admin string  // addresses
 	timeScale     float64 // of the workers
+	// queue has work of one class wait for that of another, see demoClasses.
+	queue bool
 	// worker changes each worker's configuration; nil: it stays.
 	worker func(*simworker.Config)
 }
@@ -192,6 +194,11 @@ func (d *demo) writeFiles(opts demoOptions) error {
 	if err := os.CopyFS(filepath.Join(d.dir, "policies"), policies.Starter()); err != nil {
 		return err
 	}
+	if opts.queue {
+		if err := os.WriteFile(filepath.Join(d.dir, "policies", "demo-classes.yaml"), []byte(demoClasses), 0o600); err != nil {
+			return err
+		}
+	}
 	tokenizer := ""
 	if d.native {
 		tokenizer = "tokenizer"
@@ -242,7 +249,10 @@ var demoConfig = template.Must(template.New("sluice.yaml").Parse(`listen:
   public: { address: "{{.Public}}" }
   admin: { address: "{{.Admin}}" }
 tenants: { file: tenants.yaml }
-policy: { dir: policies, defaultMaxTokens: 256, labelPrincipals: ["{{.Trusted}}"] }
+policy: { dir: policies, defaultMaxTokens: 256, labelPrincipals: ["{{.Trusted}}"]{{if .Queue}}, headers: [{{.Work}}]{{end}} }
+{{- if .Queue}}
+qos: { classes: { batch: { maxQueue: {{.Queue}}, share: 0.1, preemptible: true } } }
+{{- end}}
 cacheIsolation: { default: tenant, keyFile: cache.key }
 models:
   - { name: {{.Model}}, aliases: [default], family: demo, contextLength: {{.Context}}, defaultMaxTokens: 256{{if .Tokenizer}}, tokenizer: {{.Tokenizer}}{{end}} }
@@ -278,7 +288,12 @@ func (d *demo) configFile(opts demoOptions, trusted, tokenizer string) ([]byte, 
 		p.Workers = append(p.Workers, worker{w.name, d.workers[w.name].URL()})
 	}
 	var text strings.Builder
+	queue := 0
+	if opts.queue {
+		queue = demoBatchQueue
+	}
 	err := demoConfig.Execute(&text, map[string]any{
+		"Queue": queue, "Work": demoWork,
 		"Public": opts.public, "Admin": opts.admin, "Trusted": trusted, "Model": demoModel,
 		"Context": demoContext, "Tokenizer": tokenizer, "Pools": pools,
 	})
@@ -313,6 +328,9 @@ func (d *demo) say(w io.Writer, a *app) {
 		{"a stream", chat("acme", " -N", `{"model":"demo-chat","stream":true,"max_tokens":20,`+messages+`}`)},
 		{"restricted data goes to the restricted pool (see x-sluice-worker)", chat("acme", " -i -H 'x-sluice-content-labels: pii'", `{"model":"demo-chat","max_tokens":8,`+messages+`}`)},
 		{"a policy says no", chat("initech", " -i", `{"model":"demo-chat",`+messages+`,"tools":[{"type":"function","function":{"name":"shell","parameters":{"type":"object"}}}]}`)},
+		{"a burst of batch work: what finds no room to wait is told when to come again; ask for other things meanwhile", fmt.Sprintf(
+			`for i in $(seq 60); do curl -s -o /dev/null -w '%%{http_code} after %%{time_total} s, Retry-After %%header{retry-after}\n' %s/v1/chat/completions -H 'Authorization: Bearer %s' -H 'Content-Type: application/json' -H '%s: batch' -d "{\"model\":\"%s\",\"max_tokens\":4,\"messages\":[{\"role\":\"user\",\"content\":\"$i $(seq $i 700 | tr '\n' ' ')\"}]}" & done; wait`, base, d.keys["acme"], demoWork, demoModel)},
+		{"what waits, and who was refused and why", fmt.Sprintf("curl -s http://%s/debug/queue -H 'Authorization: Bearer %s'", admin, token)},
 		{"where requests went and why", fmt.Sprintf("curl -s http://%s/debug/predictions -H 'Authorization: Bearer %s'", admin, token)},
 	} {
 		fmt.Fprintf(w, "\n# %s\n%s\n", try.what, try.line)

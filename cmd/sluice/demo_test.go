@@ -31,8 +31,8 @@ func TestDemoTour(t *testing.T) {
 	if err := runDemo(context.Background(), opts, true, &out, &diag); err != nil {
 		t.Fatalf("%v\n%s%s", err, out.String(), diag.String())
 	}
-	if got := strings.Count(out.String(), "ok    "); got != 10 {
-		t.Errorf("want 10 steps:\n%s", out.String())
+	if got := strings.Count(out.String(), "ok    "); got != 11 {
+		t.Errorf("want 11 steps:\n%s", out.String())
 	}
 	if strings.Contains(diag.String(), "slk_") || strings.Contains(diag.String(), "rivers") {
 		t.Errorf("the log holds a key or a prompt:\n%s", diag.String())

@@ -47,6 +47,7 @@ func (t *tour) play(ctx context.Context) error {
 		{"a label nobody vouches for", t.untrustedLabel},
 		{"cached prefix", t.cachedPrefix},
 		{"cached prefix, long queue", t.spill},
+		{"more work than workers", t.overload},
 		{"rate limited", t.rateLimited},
 		{"chargeback", t.chargeback},
 		{"client leaves", t.clientLeaves},
