@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -71,7 +72,7 @@ func TestTurnComes(t *testing.T) {
 			})
 			r := queueRig(t, []string{worker.URL()}, queueConfig())
 			first := r.chat(body)
-			seen := worker.Next(t)
+			worker.Next(t)
 			second := r.chat(body)
 			r.queued(1)
 			if n := r.ledger.begun(); n != 1 {
@@ -81,15 +82,21 @@ func TestTurnComes(t *testing.T) {
 				t.Errorf("the worker has %d requests", w.InFlight)
 			}
 			close(release)
-			_ = seen
 			for _, c := range []*gatewaytest.Client{first, second} {
 				if resp, text := c.Answer(); resp.StatusCode != 200 {
 					t.Errorf("got %d %s", resp.StatusCode, text)
 				}
 			}
 			r.idle()
-			s := r.meter.last()
-			if s.QueueWait <= 0 || !s.Queued || s.QueueRefused != "" || s.Row.Queue != s.QueueWait || s.TTFTTarget <= 0 {
+			r.meter.mu.Lock()
+			all := slices.Clone(r.meter.summaries)
+			r.meter.mu.Unlock()
+			waits := slices.IndexFunc(all, func(s *Summary) bool { return s.QueueWait > 0 })
+			if waits < 0 || len(all) != 2 {
+				t.Fatal("no request has waited")
+			}
+			s := all[waits]
+			if !s.Queued || s.QueueRefused != "" || s.Row.Queue != s.QueueWait || s.TTFTTarget <= 0 {
 				t.Errorf("the summary says %+v", s)
 			}
 			if s.Overhead > s.Row.Duration-s.QueueWait {

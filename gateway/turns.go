@@ -404,9 +404,7 @@ func (t *turns) enter(tn *turn) {
 	t.takeNotes()
 	now := time.Now()
 	again := tn.charged && tn.epoch == t.epoch
-	if !again {
-		t.complete(tn)
-	}
+	t.complete(tn, again)
 	if again {
 		t.queue.Again(now, &tn.entry)
 		t.takeMarks()
@@ -422,11 +420,13 @@ func (t *turns) enter(tn *turn) {
 
 // complete tells the queue what nobody needs of a request that passes. The caller
 // holds mu.
-func (t *turns) complete(tn *turn) {
+func (t *turns) complete(tn *turn, again bool) {
 	e := &tn.entry
-	tn.epoch, e.Class = t.epoch, t.placer.conf.class(tn.class.Name).id
 	e.Key, e.Bytes = tn.key, tn.bytes
-	e.Work, e.Own = tn.costs(tn.meets.Work), max(0, tn.meets.TTFT-tn.meets.Wait)
+	e.Own = max(0, tn.meets.TTFT-tn.meets.Wait)
+	if !again {
+		tn.epoch, e.Class, e.Work = t.epoch, t.placer.conf.class(tn.class.Name).id, tn.costs(tn.meets.Work)
+	}
 }
 
 // leave takes a request out, if it still waits.
