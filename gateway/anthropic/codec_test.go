@@ -1,41 +1,14 @@
 package anthropic
 
 import (
-	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/sluicegate/sluice/gateway/wire"
+	"github.com/sluicegate/sluice/gateway/wire/wiretest"
 )
 
-// recording is one exchange with a real engine.
-type recording struct {
-	Name         string          `json:"name"`
-	Path         string          `json:"path"`
-	Status       int             `json:"status"`
-	RequestBody  json.RawMessage `json:"request_body"`
-	ResponseBody string          `json:"response_body"`
-}
-
-func recordings(t testing.TB) map[string]recording {
-	t.Helper()
-	b, err := os.ReadFile("testdata/vllm-0.32.0.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []recording
-	if err := json.Unmarshal(b, &list); err != nil {
-		t.Fatal(err)
-	}
-	byName := map[string]recording{}
-	for _, r := range list {
-		byName[r.Name] = r
-	}
-	return byName
-}
-
-func (r recording) operation() wire.Operation {
+func operationOf(r wiretest.Recording) wire.Operation {
 	if strings.HasSuffix(r.Path, "count_tokens") {
 		return wire.CountTokens
 	}
@@ -45,8 +18,8 @@ func (r recording) operation() wire.Operation {
 func TestRecordedAnswers(t *testing.T) {
 	f := func(name string, want wire.Usage) {
 		t.Helper()
-		r := recordings(t)[name]
-		got, err := Codec{}.ReadUsage(r.operation(), []byte(r.ResponseBody))
+		r := wiretest.Recordings(t)[name]
+		got, err := Codec{}.ReadUsage(operationOf(r), []byte(r.ResponseBody))
 		if err != nil || got != want {
 			t.Errorf("%s: %+v, %v; want %+v", name, got, err, want)
 		}
@@ -54,16 +27,16 @@ func TestRecordedAnswers(t *testing.T) {
 	f("messages", wire.Usage{Input: 10, Output: 4, Known: true})
 	f("count_tokens", wire.Usage{})
 
-	r := recordings(t)["err_messages_model"]
+	r := wiretest.Recordings(t)["err_messages_model"]
 	if got := (Codec{}).MapWorkerError(r.Status, []byte(r.ResponseBody)); got.Cause != wire.CauseStaleModel || got.Status != 502 || strings.Contains(got.Body.Message, "tiny") {
 		t.Errorf("an unknown model becomes %+v, want one that names no model", got)
 	}
 }
 
 func TestRecordedRequests(t *testing.T) {
-	for name, r := range recordings(t) {
+	for name, r := range wiretest.Recordings(t) {
 		var req wire.Request
-		if err := (Codec{}).Scan(&req, r.operation(), r.RequestBody); err != nil {
+		if err := (Codec{}).Scan(&req, operationOf(r), r.RequestBody); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}

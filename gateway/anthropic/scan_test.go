@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sluicegate/sluice/gateway/wire"
+	"github.com/sluicegate/sluice/gateway/wire/wiretest"
 )
 
 // summary spells what a scan has found, apart from what is as in most bodies.
@@ -261,8 +262,8 @@ func TestAppendRewrite(t *testing.T) {
 // FuzzScanRewrite checks a scan and a rewrite of any body against what the
 // standard library reads of it.
 func FuzzScanRewrite(f *testing.F) {
-	for _, r := range recordings(f) {
-		f.Add([]byte(r.RequestBody), r.operation() == wire.CountTokens)
+	for _, r := range wiretest.Recordings(f) {
+		f.Add([]byte(r.RequestBody), operationOf(r) == wire.CountTokens)
 	}
 	for _, body := range []string{
 		`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"image","source":{"type":"url"}}]}]}]}`,
@@ -297,20 +298,9 @@ func FuzzScanRewrite(f *testing.F) {
 	})
 }
 
-func decode(t testing.TB, body []byte) map[string]any {
-	t.Helper()
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.UseNumber()
-	var doc map[string]any
-	if err := dec.Decode(&doc); err != nil {
-		t.Fatalf("the standard library cannot read %q: %v", body, err)
-	}
-	return doc
-}
-
 func checkRewrite(t *testing.T, req *wire.Request, body []byte) {
 	t.Helper()
-	doc := decode(t, body)
+	doc := wiretest.Decode(t, body)
 	if list, _ := doc["messages"].([]any); doc["model"] != string(req.Model) || len(list) != req.MessageCount {
 		t.Fatalf("%q is scanned as %+v", body, req)
 	}
@@ -320,7 +310,7 @@ func checkRewrite(t *testing.T, req *wire.Request, body []byte) {
 	out := Codec{}.AppendRewrite(nil, body, req, wire.Mutation{Model: new("w"), MaxTokens: new(int64(5)), CacheSalt: new("z"), RemovePriority: true, InjectUsage: true})
 	doc["model"], doc["cache_salt"] = "w", "z"
 	delete(doc, "priority")
-	got := decode(t, out)
+	got := wiretest.Decode(t, out)
 	if req.Operation == wire.Messages {
 		if v, err := got["max_tokens"].(json.Number).Float64(); err != nil || v != 5 {
 			t.Fatalf("max_tokens is %v", got["max_tokens"])

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluicegate/sluice/gateway/sse"
 	"github.com/sluicegate/sluice/gateway/wire"
+	"github.com/sluicegate/sluice/gateway/wire/wiretest"
 )
 
 // observed is what an observer made of a stream.
@@ -45,7 +46,7 @@ func recordedStream(t testing.TB) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(b) != recordings(t)["messages_stream"].ResponseBody {
+	if string(b) != wiretest.Recordings(t)["messages_stream"].ResponseBody {
 		t.Fatal("the two copies of the recorded stream differ")
 	}
 	return b

@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
+
+	"github.com/sluicegate/sluice/gateway/wire/wiretest"
 )
 
 // skipAll tells whether a text is one value by the cursor's grammar.
@@ -20,25 +22,6 @@ func skipAll(text []byte, depth int) bool {
 	c.Skip()
 	c.Finish()
 	return c.Bad == FaultNone
-}
-
-// nesting is the depth of a text that is valid JSON.
-func nesting(text []byte) int {
-	deepest, depth, quoted := 0, 0, false
-	for i := 0; i < len(text); i++ {
-		switch ch := text[i]; {
-		case quoted && ch == '\\':
-			i++
-		case ch == '"':
-			quoted = !quoted
-		case !quoted && (ch == '{' || ch == '['):
-			depth++
-			deepest = max(deepest, depth)
-		case !quoted && (ch == '}' || ch == ']'):
-			depth--
-		}
-	}
-	return deepest
 }
 
 // FuzzCursor checks the grammar against the standard library's, which is as
@@ -63,7 +46,7 @@ func FuzzCursor(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		want := json.Valid(text) && utf8.Valid(text) && nesting(text) <= RequestDepth
+		want := json.Valid(text) && utf8.Valid(text) && wiretest.Nesting(text) <= RequestDepth
 		if got := skipAll(text, RequestDepth); got != want {
 			t.Errorf("%q is valid: %v, want %v", text, got, want)
 		}
@@ -97,7 +80,7 @@ func TestPlainASCII(t *testing.T) {
 // Sizes and unescaped texts must agree with the standard library's.
 func TestStringsAgainstStandard(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		text := drawString(t, "string")
+		text := wiretest.DrawString(t, "string")
 		var want string
 		if err := json.Unmarshal([]byte(text), &want); err != nil {
 			t.Fatalf("the generator made %s: %v", text, err)
@@ -118,18 +101,6 @@ func TestStringsAgainstStandard(t *testing.T) {
 			t.Fatalf("%q quoted is %s, which reads as %q (%v)", want, quoted, back, err)
 		}
 	})
-}
-
-// drawString draws a JSON string's text with all kinds of escapes.
-func drawString(t *rapid.T, label string) string {
-	piece := rapid.OneOf(
-		rapid.StringMatching(`[ a-z!#-\[\]-~]{0,12}`),
-		rapid.SampledFrom([]string{
-			`\"`, `\\`, `\/`, `\b`, `\f`, `\n`, `\r`, `\t`, `\u0000`, `\u00e9`, `\u00E9`, `\u2028`, `\ufffd`, `\uFFFF`,
-			`\ud83d\ude00`, `\ud800`, `\udc00`, `\ud800\ud800`, `\ud800\u0041`, `\udc00\udc00`, `\udfff\udc00`, `\ud800\ud83d\ude00`, `\udbff\udfff`, "é", "漢", "😀", "\u2028", "\x7f",
-		}),
-	)
-	return `"` + strings.Join(rapid.SliceOfN(piece, 0, 6).Draw(t, label), "") + `"`
 }
 
 func TestAppendQuotedRepairs(t *testing.T) {

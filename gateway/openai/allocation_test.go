@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluicegate/sluice/gateway/wire"
+	"github.com/sluicegate/sluice/gateway/wire/wiretest"
 )
 
 const ordinaryChat = `{"model":"llama-3.1-8b","messages":[{"role":"system","content":"You are a \"careful\" clerk.\n"},` +
@@ -59,9 +60,9 @@ func TestAppendRewriteAllocatesNothing(t *testing.T) {
 func TestStreamAllocatesNothing(t *testing.T) {
 	var s Stream
 	var events [][]byte
-	for _, r := range recordings(t) {
-		if r.isStream() {
-			for _, data := range r.events() {
+	for _, r := range wiretest.Recordings(t) {
+		if r.IsStream() {
+			for _, data := range eventsOf(r) {
 				events = append(events, []byte(data))
 			}
 		}
@@ -78,7 +79,7 @@ func TestStreamAllocatesNothing(t *testing.T) {
 }
 
 func TestReadUsageAllocatesNothing(t *testing.T) {
-	body := []byte(recordings(t)["chat"].ResponseBody)
+	body := []byte(wiretest.Recordings(t)["chat"].ResponseBody)
 	allocations(t, "the usage of an answer", func() {
 		if _, err := ReadUsage(wire.Chat, body); err != nil {
 			t.Fatal(err)

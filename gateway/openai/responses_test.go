@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluicegate/sluice/gateway/wire"
+	"github.com/sluicegate/sluice/gateway/wire/wiretest"
 )
 
 func TestScanOfTheOtherOperations(t *testing.T) {
@@ -161,7 +162,7 @@ func TestRewriteOfAResponse(t *testing.T) {
 
 // The recorded stream, event by event.
 func TestResponseStreamRecording(t *testing.T) {
-	r := recordings(t)["responses_stream"]
+	r := wiretest.Recordings(t)["responses_stream"]
 	var s ResponseStream
 	var flags []string
 	for event := range strings.SplitSeq(strings.TrimRight(r.ResponseBody, "\n"), "\n\n") {
@@ -220,7 +221,7 @@ func TestReadUsageOfTheOtherOperations(t *testing.T) {
 			t.Errorf("%v %.60s: %+v (%v), want %+v", op, body, u, err, want)
 		}
 	}
-	r := recordings(t)
+	r := wiretest.Recordings(t)
 	responses := ResponsesCodec{}.ReadUsage
 	f(responses, wire.Responses, r["responses"].ResponseBody, wire.Usage{Input: 10, Output: 4, Known: true, CachedKnown: true})
 	f(responses, wire.Responses, `{"usage":{"input_tokens":10,"output_tokens":4,"input_tokens_details":null,"output_tokens_details":{"reasoning_tokens":3}}}`,
@@ -294,7 +295,7 @@ func TestTokenForm(t *testing.T) {
 // FuzzResponseStream holds what is seen of any event against what the standard library
 // reads of it.
 func FuzzResponseStream(f *testing.F) {
-	for event := range strings.SplitSeq(strings.TrimRight(recordings(f)["responses_stream"].ResponseBody, "\n"), "\n\n") {
+	for event := range strings.SplitSeq(strings.TrimRight(wiretest.Recordings(f)["responses_stream"].ResponseBody, "\n"), "\n\n") {
 		name, data, _ := strings.Cut(event, "\ndata: ")
 		f.Add(strings.TrimPrefix(name, "event: "), []byte(data))
 	}

@@ -12,12 +12,13 @@ import (
 	"github.com/sluicegate/sluice/gateway/bodyscan"
 	"github.com/sluicegate/sluice/gateway/jsonscan"
 	"github.com/sluicegate/sluice/gateway/wire"
+	"github.com/sluicegate/sluice/gateway/wire/wiretest"
 )
 
 // FuzzScanRewrite checks a scan and a rewrite of any body against what the
 // standard library reads of it.
 func FuzzScanRewrite(f *testing.F) {
-	for _, r := range recordings(f) {
+	for _, r := range wiretest.Recordings(f) {
 		if len(r.RequestBody) > 0 {
 			for op := range scanned {
 				f.Add([]byte(r.RequestBody), uint8(op))
@@ -46,7 +47,7 @@ func FuzzScanRewrite(f *testing.F) {
 		if !bytes.Equal(before, body) {
 			t.Fatal("a scan changes the body")
 		}
-		object := json.Valid(body) && utf8.Valid(body) && nesting(body) <= jsonscan.RequestDepth && bytes.HasPrefix(bytes.TrimLeft(body, " \r\n\t"), []byte("{"))
+		object := json.Valid(body) && utf8.Valid(body) && wiretest.Nesting(body) <= jsonscan.RequestDepth && bytes.HasPrefix(bytes.TrimLeft(body, " \r\n\t"), []byte("{"))
 		var e *wire.Error
 		if err != nil && !errors.As(err, &e) {
 			t.Fatalf("the error %v is no *Error", err)
@@ -71,27 +72,16 @@ func checkTokenForm(t *testing.T, req *wire.Request, body []byte) {
 	if !ok || form == nil {
 		return
 	}
-	doc := decode(t, form)
+	doc := wiretest.Decode(t, form)
 	_, chat := doc["messages"].([]any)
 	if _, prompt := doc["prompt"]; chat == prompt {
 		t.Fatalf("the form %s of %s is neither a chat nor a completion", form, body)
 	}
 }
 
-func decode(t testing.TB, body []byte) map[string]any {
-	t.Helper()
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.UseNumber()
-	var doc map[string]any
-	if err := dec.Decode(&doc); err != nil {
-		t.Fatalf("the standard library cannot read %q: %v", body, err)
-	}
-	return doc
-}
-
 func checkScan(t *testing.T, req *wire.Request, body []byte) {
 	t.Helper()
-	doc := decode(t, body)
+	doc := wiretest.Decode(t, body)
 	if doc["model"] != string(req.Model) {
 		t.Fatalf("the model is %q, want %q", req.Model, doc["model"])
 	}
@@ -118,7 +108,7 @@ func checkRewrite(t *testing.T, req *wire.Request, body []byte) {
 	out := AppendRewrite(nil, body, req, wire.Mutation{
 		Model: new("w"), MaxTokens: new(int64(5)), CacheSalt: new("z"), RemovePriority: true, InjectUsage: true,
 	})
-	want := decode(t, body)
+	want := wiretest.Decode(t, body)
 	want["model"], want["cache_salt"] = "w", "z"
 	delete(want, "priority")
 	switch req.Operation {
@@ -144,7 +134,7 @@ func checkRewrite(t *testing.T, req *wire.Request, body []byte) {
 		}
 		want["stream_options"] = options
 	}
-	got := decode(t, out)
+	got := wiretest.Decode(t, out)
 	for _, key := range []string{"max_tokens", "max_completion_tokens", "max_output_tokens"} {
 		// One that was 5 already keeps its spelling.
 		if n, ok := got[key].(json.Number); ok && want[key] == json.Number("5") {

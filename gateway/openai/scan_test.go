@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluicegate/sluice/gateway/wire"
+	"github.com/sluicegate/sluice/gateway/wire/wiretest"
 )
 
 // summary is a Request in one comparable piece of text, what is absent left out.
@@ -163,14 +164,14 @@ func TestScanRecordedRequests(t *testing.T) {
 		"err_priority":           "model=tiny max=1 priority=3 messages=1 modalities=[text] text=1",
 	}
 	seen := 0
-	for name, r := range recordings(t) {
+	for name, r := range wiretest.Recordings(t) {
 		expected, ok := want[name]
 		if !ok {
 			continue
 		}
 		seen++
 		var req wire.Request
-		if err := Scan(&req, r.operation(), r.RequestBody); err != nil {
+		if err := Scan(&req, operationOf(r), r.RequestBody); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}

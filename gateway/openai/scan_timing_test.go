@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluicegate/sluice/gateway/wire"
+	"github.com/sluicegate/sluice/gateway/wire/wiretest"
 )
 
 func BenchmarkScan(b *testing.B) {
@@ -32,7 +33,7 @@ func BenchmarkScan(b *testing.B) {
 }
 
 func BenchmarkObserve(b *testing.B) {
-	data := []byte(recordings(b)["chat_stream_continuous"].events()[2])
+	data := []byte(eventsOf(wiretest.Recordings(b)["chat_stream_continuous"])[2])
 	var s Stream
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicegate/sluice/gateway/jsonscan"
 	"github.com/sluicegate/sluice/gateway/wire"
+	"github.com/sluicegate/sluice/gateway/wire/wiretest"
 )
 
 func TestStreamRecordings(t *testing.T) {
@@ -19,13 +20,13 @@ func TestStreamRecordings(t *testing.T) {
 	f := func(name, flags string, usage wire.Usage, complete bool, deltas int64) {
 		t.Run(name, func(t *testing.T) {
 			t.Helper()
-			r, ok := recordings(t)[name]
+			r, ok := wiretest.Recordings(t)[name]
 			if !ok {
 				t.Fatal("not recorded")
 			}
 			var s Stream
 			var got []string
-			for _, data := range r.events() {
+			for _, data := range eventsOf(r) {
 				got = append(got, s.Observe([]byte(data)).String())
 			}
 			if strings.Join(got, " ") != flags {
@@ -243,11 +244,11 @@ func checkObserve(t interface {
 
 func TestStreamAgainstStandardOnRecordings(t *testing.T) {
 	seen := 0
-	for _, r := range recordings(t) {
-		if !r.isStream() {
+	for _, r := range wiretest.Recordings(t) {
+		if !r.IsStream() {
 			continue
 		}
-		for _, data := range r.events() {
+		for _, data := range eventsOf(r) {
 			if data != "[DONE]" {
 				checkObserve(t, []byte(data))
 				seen++
@@ -288,7 +289,7 @@ func drawChunk(t *rapid.T) string {
 		}
 		return "{" + strings.Join(parts, " , ") + "}"
 	}
-	text := func() string { return drawString(t, "text") }
+	text := func() string { return wiretest.DrawString(t, "text") }
 	count := func() string {
 		return rapid.SampledFrom([]string{"0", "1", "10", "10.0", "1e3", "-1", "1.5", "null", "1e30"}).Draw(t, "count")
 	}
@@ -328,9 +329,9 @@ func drawChunk(t *rapid.T) string {
 }
 
 func FuzzStream(f *testing.F) {
-	for _, r := range recordings(f) {
-		if r.isStream() {
-			for _, data := range r.events() {
+	for _, r := range wiretest.Recordings(f) {
+		if r.IsStream() {
+			for _, data := range eventsOf(r) {
 				f.Add([]byte(data))
 			}
 		}

@@ -5,12 +5,13 @@ import (
 	"testing"
 
 	"github.com/sluicegate/sluice/gateway/wire"
+	"github.com/sluicegate/sluice/gateway/wire/wiretest"
 )
 
 func TestReadUsageRecordings(t *testing.T) {
 	f := func(name string, in, out int64) {
 		t.Helper()
-		got, err := ReadUsage(wire.Chat, []byte(recordings(t)[name].ResponseBody))
+		got, err := ReadUsage(wire.Chat, []byte(wiretest.Recordings(t)[name].ResponseBody))
 		if want := (wire.Usage{Input: in, Output: out, Known: true}); err != nil || got != want {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, want)
 		}

@@ -2,38 +2,14 @@ package vllm
 
 import (
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/sluicegate/sluice/gateway/jsonscan"
 	"github.com/sluicegate/sluice/gateway/wire"
+	"github.com/sluicegate/sluice/gateway/wire/wiretest"
 )
-
-// recording is an error answer of a real engine.
-type recording struct {
-	Name         string `json:"name"`
-	Status       int    `json:"status"`
-	ResponseBody string `json:"response_body"`
-}
-
-func recordings(t testing.TB) map[string]recording {
-	t.Helper()
-	b, err := os.ReadFile("testdata/vllm-0.32.0.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []recording
-	if err := json.Unmarshal(b, &list); err != nil {
-		t.Fatal(err)
-	}
-	byName := map[string]recording{}
-	for _, r := range list {
-		byName[r.Name] = r
-	}
-	return byName
-}
 
 var (
 	failed = wire.ErrorBody{Message: "The model's server failed. Retry the request.", Type: "server_error", Code: "upstream_error"}
@@ -53,7 +29,7 @@ func refused(message, param string) wire.ErrorBody {
 func TestMapErrorRecordings(t *testing.T) {
 	f := func(name string, want wire.WorkerError) {
 		t.Helper()
-		r, ok := recordings(t)[name]
+		r, ok := wiretest.Recordings(t)[name]
 		if !ok {
 			t.Fatalf("%s is not recorded", name)
 		}
@@ -185,7 +161,7 @@ func TestCauseNames(t *testing.T) {
 // FuzzMapError checks that any body of a worker becomes an answer of the
 // dialect, of bounded size, with words of the worker on 400 only.
 func FuzzMapError(f *testing.F) {
-	for _, r := range recordings(f) {
+	for _, r := range wiretest.Recordings(f) {
 		if r.Status >= 400 {
 			f.Add(r.Status, []byte(r.ResponseBody))
 		}
