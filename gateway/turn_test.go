@@ -246,9 +246,9 @@ func TestClassesTakeTurns(t *testing.T) {
 		r.queued(i + 1)
 	}
 	plug.Done(time.Now(), scoring.NotSent)
-	for i := len(classes) - 1; i >= 0; i-- { // one that leaves teaches nobody how fast the worker is
-		if body := string(worker.Next(t).Body); !strings.Contains(body, classes[i]) {
-			t.Errorf("the worker got %s, want %s", body, classes[i])
+	for i, class := range slices.Backward(classes) { // one that leaves teaches nobody how fast the worker is
+		if body := string(worker.Next(t).Body); !strings.Contains(body, class) {
+			t.Errorf("the worker got %s, want %s", body, class)
 		}
 		clients[i].Leave(gatewaytest.FIN)
 	}

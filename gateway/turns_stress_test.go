@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -135,7 +136,7 @@ func playTurn(t *testing.T, g *Gateway, rng *rand.Rand, granted, left, retried *
 	for {
 		_, rej := ex.takeTurn(time.Time{})
 		if rej != nil {
-			if !ex.over() && rej.cause != scoring.ErrNotReady {
+			if !ex.over() && !errors.Is(rej, scoring.ErrNotReady) {
 				t.Errorf("refused: %v, %v", rej, rej.cause)
 			}
 			left.Add(1)
