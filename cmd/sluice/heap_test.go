@@ -38,8 +38,7 @@ func TestHeapRoom(t *testing.T) {
 	go func() { done <- newHeapRoom().Run(ctx) }()
 	kept := make([]byte, 256<<20) // more than the tests keep otherwise
 	collectUntil(t, "with much in use", func(percent uint64) bool { return percent == heapGrowth })
-	runtime.KeepAlive(kept)
-	kept = nil
+	runtime.KeepAlive(kept) // and no longer
 	collectUntil(t, "with less in use", func(percent uint64) bool { return percent > heapGrowth })
 	cancel()
 	if err := <-done; err != nil {

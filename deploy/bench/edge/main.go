@@ -17,6 +17,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/big"
 	"net"
 	"os"
@@ -127,7 +128,7 @@ func bench(ctx context.Context, args []string) (err error) {
 	p.systems, p.cells = strings.Split(*systems, ","), strings.Split(*cells, ",")
 	for _, name := range p.systems {
 		if starters[name] == nil {
-			return fmt.Errorf("-systems names %q; there are direct, sluice, sluice-commit, sluice-tokenizer, envoy, sglang and litellm", name)
+			return fmt.Errorf("-systems names %q; there are %s", name, strings.Join(slices.Sorted(maps.Keys(starters)), ", "))
 		}
 	}
 	for _, name := range p.cells {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -107,7 +106,6 @@ spec: { policyName: bench, actions: [Deny] }
 // variant is Sluice with something different from how one would run it: what a
 // part costs shows where it is left out.
 type variant struct {
-	exe    string                     // in place of the gateway under test
 	env    []string                   // of the process
 	config func(config string) string // edits the configuration; nil for none
 	rules  func() string              // in place of the twenty; nil for those
@@ -191,7 +189,7 @@ log: { level: info, format: json }
 		e.dirs = append(e.dirs, dir)
 	}
 	g, err := rig.StartGateway(rig.GatewaySpec{
-		Sluice: cmp.Or(v.exe, e.sluice), Name: name, Dir: dir, Env: v.env, Tenants: []string{"bench"},
+		Sluice: e.sluice, Name: name, Dir: dir, Env: v.env, Tenants: []string{"bench"},
 		TLS: listenTLS, Config: config,
 		Files: map[string]string{
 			"policies/bench.yaml": policy(), "prices.yaml": rig.Prices(modelName),

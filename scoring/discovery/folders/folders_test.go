@@ -3,6 +3,7 @@ package folders
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 )
@@ -16,10 +17,8 @@ func next(t *testing.T, w *Watch, want ...string) {
 			if !ok {
 				t.Fatal("the watch has ended")
 			}
-			for _, name := range want {
-				if path == name {
-					return
-				}
+			if slices.Contains(want, path) {
+				return
 			}
 		case <-time.After(30 * time.Second):
 			t.Fatalf("nobody told of %v", want)
