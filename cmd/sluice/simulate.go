@@ -72,7 +72,7 @@ func runSimulate(out io.Writer, f *simulateFlags) error {
 	if err != nil {
 		return err
 	}
-	plan, err := f.plan()
+	plan, err := f.plan(cfg)
 	if err != nil {
 		return err
 	}

@@ -43,6 +43,11 @@ type simulateFlags struct {
 	seed                     uint64
 	format, plot             string
 
+	qos      string
+	tenants  []string
+	overload float64
+	returns  int
+
 	given func(flag string) bool
 }
 
@@ -51,6 +56,7 @@ func (f *simulateFlags) register(fs *pflag.FlagSet) {
 	fs.SortFlags = false
 	f.registerLoad(fs)
 	f.registerFleet(fs)
+	f.registerQoS(fs)
 	fs.StringSliceVar(&f.strategies, "strategy", nil, "`NAMES` of strategies to compare, with commas between them (default all but oracle-foresight)")
 	fs.DurationVar(&f.objective, "ttft-objective", 2*time.Second, "time to first token within which a request counts for goodput")
 	fs.IntVar(&f.warmup, "warmup", 0, "requests at the start that are left out of times and goodput")
@@ -151,6 +157,9 @@ func (f *simulateFlags) check() error {
 			return err
 		}
 	}
+	if err := f.checkQoS(); err != nil {
+		return err
+	}
 	return f.checkEngine()
 }
 
@@ -225,6 +234,9 @@ func (f *simulateFlags) checkPairs() error {
 
 // chosen reads --strategy.
 func (f *simulateFlags) chosen() ([]simulate.Strategy, error) {
+	if len(f.strategies) == 0 && f.queued() {
+		return simulate.Strategies()[:1], nil // the live one
+	}
 	if len(f.strategies) == 0 {
 		return simulate.Strategies(), nil
 	}
@@ -256,6 +268,9 @@ func (f *simulateFlags) config() (*simulate.Config, error) {
 	cfg.Workers, cfg.EventDelay, cfg.LoadInterval, cfg.Prior = f.workers, f.eventDelay, f.loadInterval, f.prior
 	cfg.Objective, cfg.Warmup, cfg.Seed = f.objective, f.warmup, f.seed
 	if cfg.Slow, err = f.slowWorkers(); err != nil {
+		return nil, err
+	}
+	if cfg.QoS, err = f.classes(); err != nil {
 		return nil, err
 	}
 	if err := cfg.Validate(); err != nil {

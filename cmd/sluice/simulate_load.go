@@ -10,7 +10,7 @@ import (
 )
 
 // plan reads the trace or makes the synthetic load.
-func (f *simulateFlags) plan() (*simulate.Plan, error) {
+func (f *simulateFlags) plan(cfg *simulate.Config) (*simulate.Plan, error) {
 	if f.trace != "" {
 		return f.tracePlan()
 	}
@@ -46,6 +46,9 @@ func (f *simulateFlags) plan() (*simulate.Plan, error) {
 	}
 	if err := readRange("output", f.output, &l.OutputMin, &l.OutputMax); err != nil {
 		return nil, err
+	}
+	if len(f.tenants) > 0 {
+		return f.mix(cfg, l)
 	}
 	return l.Plan(arrivals, f.seed), nil
 }

@@ -11,8 +11,9 @@ import (
 
 // Group is some tenants who ask for the same at the same rate.
 type Group struct {
-	// Name is the one tenant's name; several are numbered.
+	// Name is the one tenant's name; several are numbered, from First + 1.
 	Name    string
+	First   int
 	Tenants int
 	// Class is the index of their requests' class.
 	Class int
@@ -57,8 +58,8 @@ func (m Mix) Plan(seed uint64) *Plan {
 	for _, g := range m.Groups {
 		for k := range g.Tenants {
 			t := Tenant{Name: g.Name, Weight: g.Weight, Returns: g.Returns, Hurry: g.Hurry}
-			if g.Tenants > 1 {
-				t.Name = fmt.Sprintf("%s-%d", g.Name, k+1)
+			if g.First > 0 || g.Tenants > 1 {
+				t.Name = fmt.Sprintf("%s-%d", g.Name, g.First+k+1)
 			}
 			m.arrive(p, &g, seed)
 			p.Tenants = append(p.Tenants, t)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -42,10 +43,51 @@ func (r *Report) WriteTable(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	within := span(r.Objective)
+	if slices.ContainsFunc(r.Results, func(s *Result) bool { return len(s.Classes) > 0 }) {
+		within = "the target of its class"
+	}
 	fmt.Fprintf(&b, "\ngood/s, met: requests whose first token came within %s; hits: prompt tokens found in a cache;\n"+
-		"computed: prompt tokens computed; error: of the predicted TTFT.\n", span(r.Objective))
+		"computed: prompt tokens computed; error: of the predicted TTFT.\n", within)
+	for _, s := range r.Results {
+		if err := s.writeClasses(&b); err != nil {
+			return err
+		}
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// writeClasses writes how the classes did, and the tenants in them.
+func (r *Result) writeClasses(b *strings.Builder) error {
+	for _, part := range []struct {
+		title string
+		of    []ClassResult
+	}{{"by class", r.Classes}, {"by tenant", r.Tenants}} {
+		if len(part.of) == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "\n%s, %s\n\n", r.Strategy, part.title)
+		t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintln(t, "class\ttenant\trequests\trefused\tmet\tgood/s\tTTFT p50\tp90\tp99\tqueued p50\tp90\twork\tof all\twhile waiting\tcame again\tserved\t")
+		for _, c := range part.of {
+			waiting := "-"
+			if c.Contended > 0 {
+				waiting = percent(c.Contended)
+			}
+			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%.3g\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t\n", c.Class, c.Tenant, c.Requests, c.Requests-c.Served,
+				percent(c.Met), c.Goodput, span(c.TTFT.P50), span(c.TTFT.P90), span(c.TTFT.P99), span(c.Wait.P50), span(c.Wait.P90),
+				thousands(c.Work), percent(c.Share), waiting, c.Returned, c.Welcome)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	if len(r.Classes) > 0 {
+		b.WriteString("\nmet, good/s: of all requests, those whose first token came within the class's target; work: tokens of work, those of\n" +
+			"answers counted four times; while waiting: of the work given out while the class waited.\n")
+	}
+	return nil
 }
 
 // title says what was run.
