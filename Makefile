@@ -193,7 +193,7 @@ bench-arena: build ## Sluice and other routers before eight simulated workers (t
 
 # `make bench-article WORKLOADS=long SCALE=0.25`; deploy/bench/article.sh has the variables.
 .PHONY: bench-article
-bench-article: build ## the published benchmark in shape: six simulated workers, GuideLLM, rising concurrency (40 minutes; docs/0038)
+bench-article: build ## the published benchmark in shape: six simulated workers, GuideLLM, rising concurrency (an hour and a half; docs/0038)
 	$(call say,bench-article)
 	@deploy/bench/article.sh
 
@@ -201,7 +201,7 @@ bench-article: build ## the published benchmark in shape: six simulated workers,
 OVERLOAD ?=
 
 .PHONY: bench-overload
-bench-overload: build ## classes of service at twice the capacity: twenty tenants, one flooding (14 minutes; docs/0038)
+bench-overload: build ## classes of service at twice the capacity: twenty tenants, one flooding (20 minutes; docs/0038)
 	@deploy/bench/overload.sh $(OVERLOAD)
 
 # `make bench-edge EDGE='-cells latency -rounds 3 -span 10s'`; docs/0034-edge-speed.md has the flags.

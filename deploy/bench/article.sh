@@ -13,7 +13,7 @@
 #   SLUICE     bin/sluice          the gateway
 #   BENCH_CACHE (.cache/bench)     where GuideLLM is installed
 #
-# Everything listens on loopback and ends with the script. Four ways under three loads take 40 minutes.
+# Everything listens on loopback and ends with the script. Four ways under three loads take an hour and a half.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)

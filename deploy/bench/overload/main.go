@@ -58,7 +58,7 @@ func parsePlan(args []string) (*plan, error) {
 	fs.StringVar(&p.env.sluice, "sluice", "bin/sluice", "the gateway")
 	fs.StringVar(&p.out, "out", ".cache/bench/overload", "folder for results")
 	fs.IntVar(&p.env.workers, "workers", 6, "simulated workers")
-	fs.Float64Var(&p.env.scale, "time-scale", 0.25, "how long the simulated GPUs take; 1 is the modelled one")
+	fs.Float64Var(&p.env.scale, "time-scale", 0.4, "how long the simulated GPUs take; 1 is the modelled one")
 	fs.Float64Var(&p.factor, "overload", 2, "what all tenants ask for together, in capacities")
 	fs.Float64Var(&p.capacity, "capacity", 0, "tokens of work a second of the model's time, where known; 0: measure it")
 	fs.IntVar(&p.streams, "streams", 48, "requests that keep a worker busy in the closed loop")
