@@ -3,6 +3,7 @@ package simulate
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,7 +85,7 @@ func overload(t *testing.T, m Mix, seed uint64, change func(*Config, *Plan)) *Re
 // classTable writes how the classes did, and the flood.
 func classTable(r *Result) string {
 	var b strings.Builder
-	for _, c := range append(r.Classes[:len(r.Classes):len(r.Classes)], r.Tenants...) {
+	for _, c := range slices.Concat(r.Classes, r.Tenants) {
 		if c.Tenant != "" && !strings.HasSuffix(c.Tenant, "-1") && c.Tenant != "flood" {
 			continue
 		}
