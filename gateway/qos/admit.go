@@ -73,7 +73,7 @@ func (q *Queue) Admit(now time.Time, e *Entry, p Placer, out []Outcome) []Outcom
 			continue
 		}
 		if (c.ref != ref{e, i}) {
-			pool.dirty = true
+			q.Dirty(id)
 			continue
 		}
 		if best != AnyPool && best != id {
@@ -81,9 +81,14 @@ func (q *Queue) Admit(now time.Time, e *Entry, p Placer, out []Outcome) []Outcom
 		}
 		placed, ok := q.offer(now, pool, c, p)
 		if ok {
-			return append(out, q.grant(now, c, placed))
+			out = append(out, q.grant(now, c, placed))
+			pool.dirty = true
+			return out
 		}
 		best = placed.Pool
+		if pool.waiting > 1 { // those behind see now that it holds for a worker
+			q.Dirty(id)
+		}
 	}
 	return out
 }
@@ -104,6 +109,7 @@ func (q *Queue) offerRefused(now time.Time, e *Entry, p Placer) (Outcome, bool) 
 				q.unbook(b, true)
 			}
 			q.insert(now, e)
+			pool.dirty = true
 			return q.grant(now, c, placed), true
 		}
 	}

@@ -378,6 +378,54 @@ func TestPoolsDoNotBlockEachOther(t *testing.T) {
 	}
 }
 
+// TestNoLostWakeUp plays a fleet that tells of ends alone, and otherwise pumps when
+// Next says so. Whenever nothing is due, nobody may be found who could be placed.
+func TestNoLostWakeUp(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(&testing.T{}, rapid.IntRange(1, 3).Draw(t, "workers"), 10_000, patient, "a", "b")
+		classes := []string{"urgent", "plain", "batch"}
+		if slots := rapid.IntRange(0, 5).Draw(t, "slots"); slots > 0 {
+			classes = classes[:1] // what is kept for more urgent ones fades by itself
+			for _, worker := range w.fleet.Workers {
+				worker.Slots = slots
+			}
+		}
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		n, done := rapid.IntRange(1, 60).Draw(t, "entries"), 0
+		w.outcome = func(qos.Outcome) { done++ }
+		at := time.Duration(0)
+		for range n {
+			at += time.Duration(rng.ExpFloat64() * float64(60*time.Millisecond))
+			w.at(at, func() {
+				pools := [][]qos.PoolID{{0}, {1}}[rng.IntN(2)]
+				e := w.entry(classes[rng.IntN(len(classes))], fmt.Sprint(rng.IntN(4)), 1+rng.Int64N(2500), pools...)
+				r := &qostest.Request{Answer: time.Duration(rng.Int64N(int64(time.Second)))}
+				switch rng.IntN(6) {
+				case 0:
+					r.Near = 1 + rng.IntN(len(w.fleet.Workers))
+				case 1:
+					r.Near = 1
+				}
+				e.Payload = r
+				w.admit(e)
+			})
+		}
+		w.idle = func() {
+			before := done
+			for id := range qos.PoolID(2) {
+				w.q.Dirty(id)
+			}
+			if w.take(w.q.Pump(w.now, w.fleet, nil)); done > before {
+				t.Fatalf("%d could be placed at %v, and nothing told so", done-before, w.now.Sub(start))
+			}
+		}
+		w.run(at + 10*time.Minute)
+		if done != n || w.q.Waiting() != 0 {
+			t.Fatalf("%d of %d placed, %d wait", done, n, w.q.Waiting())
+		}
+	})
+}
+
 // TestAgainComesFirst lets a worker fail an entry: it comes before those that waited
 // longer, is not charged again, and has time.
 func TestAgainComesFirst(t *testing.T) {

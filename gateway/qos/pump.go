@@ -82,7 +82,9 @@ func (q *Queue) grant(now time.Time, c choice, placed Placement) Outcome {
 		e.state.charged, e.state.pool = true, o.Pool
 		l.band.pool.rate.placed(now, o.Work)
 	}
+	pool := l.band.pool
 	q.remove(now, e, Granted)
+	q.changed(pool) // the worker may have been the best for others
 	return o
 }
 
@@ -153,8 +155,13 @@ func (q *Queue) correct(now time.Time, b *band, e *Entry, work int64) {
 // any more for what waits: another pool's may be, so those that share entries are looked
 // at, too.
 func (q *Queue) Dirty(pool PoolID) {
-	at := q.pools[pool]
-	at.dirty = true
+	q.pools[pool].dirty = true
+	q.changed(q.pools[pool])
+}
+
+// changed has all pools looked at that share entries, if this one does: its workers'
+// waits have changed.
+func (q *Queue) changed(at *pool) {
 	if at.shared == 0 {
 		return
 	}
@@ -251,6 +258,7 @@ func (q *Queue) pump(now time.Time, p *pool, placer Placer, out []Outcome) []Out
 		}
 		if placed, ok := q.offer(now, p, c, placer); ok {
 			out = append(out, q.grant(now, c, placed))
+			p.dirty = p.dirty || len(failed) > 0 // another worker may be the best for these now
 			rise(1)
 			continue
 		}

@@ -20,6 +20,8 @@ type world struct {
 	outcome func(o qos.Outcome)
 	// most is how many outcomes end a run, if set.
 	most, seen int
+	// idle is called when nothing is due, if set.
+	idle func()
 }
 
 type event struct {
@@ -126,5 +128,8 @@ func (w *world) run(end time.Duration) {
 			heap.Pop(&w.todo).(event).do()
 		}
 		w.take(w.q.Pump(w.now, w.fleet, nil))
+		if due, ok := w.q.Next(); w.idle != nil && (!ok || due.Sub(w.now) > 2*time.Millisecond) {
+			w.idle()
+		}
 	}
 }

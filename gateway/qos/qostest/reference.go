@@ -131,7 +131,7 @@ func (q *Reference) Admit(now time.Time, e *qos.Entry, p qos.Placer, out []qos.O
 			continue
 		}
 		if next != i {
-			q.pools[id].dirty = true
+			q.Dirty(id)
 			continue
 		}
 		if best != qos.AnyPool && best != id {
@@ -139,9 +139,14 @@ func (q *Reference) Admit(now time.Time, e *qos.Entry, p qos.Placer, out []qos.O
 		}
 		placed, ok := q.offer(now, id, i, q.terms(now, id, i, bound, owed), p)
 		if ok {
-			return append(out, q.grant(now, id, i, placed))
+			out = append(out, q.grant(now, id, i, placed))
+			q.pools[id].dirty = true
+			return out
 		}
 		best = placed.Pool
+		if len(q.in(id, -1)) > 1 {
+			q.Dirty(id)
+		}
 	}
 	return out
 }
@@ -405,9 +410,11 @@ func (q *Reference) grant(now time.Time, id qos.PoolID, i *item, placed qos.Plac
 		q.charge(id, i.Class, f, o.Work)
 		i.charged, i.pool = true, id
 		q.remove(now, i, qos.Granted, false)
+		q.changed(id)
 		return o
 	}
 	q.remove(now, i, qos.Granted, true)
+	q.changed(id)
 	return o
 }
 
@@ -503,10 +510,15 @@ func (q *Reference) correct(now time.Time, i *item, work int64) {
 
 // Dirty says that room may have come.
 func (q *Reference) Dirty(id qos.PoolID) {
+	q.pools[id].dirty = true
+	q.changed(id)
+}
+
+// changed has the pools looked at that share entries with this one.
+func (q *Reference) changed(id qos.PoolID) {
 	shares := func(id qos.PoolID) bool {
 		return slices.ContainsFunc(q.in(id, -1), func(i *item) bool { return len(i.Pools) > 1 })
 	}
-	q.pools[id].dirty = true
 	for o, p := range q.pools {
 		p.dirty = p.dirty || shares(id) && shares(qos.PoolID(o))
 	}
@@ -619,6 +631,7 @@ func (q *Reference) pump(now time.Time, id qos.PoolID, placer qos.Placer, out []
 		placed, ok := q.offer(now, id, i, q.terms(now, id, i, bound, owed), placer)
 		if ok {
 			out = append(out, q.grant(now, id, i, placed))
+			p.dirty = p.dirty || len(failed) > 0
 			rise(1)
 			continue
 		}
