@@ -253,6 +253,9 @@ func (q *Queue) pump(now time.Time, p *pool, placer Placer, out []Outcome) []Out
 			continue
 		}
 		if !ok {
+			if wait == Unbounded {
+				p.rate.pause()
+			}
 			q.watch(now, p, placer)
 			break
 		}

@@ -54,7 +54,8 @@ func (r *rate) placed(now time.Time, work int64) {
 	r.last, r.since = float64(work), now
 }
 
-// pause says that nothing waits for the pool.
+// pause says that nothing waits for the pool, or that none of its workers may take work:
+// the time until the next placement says nothing of how fast they do.
 func (r *rate) pause() { r.since = time.Time{} }
 
 // value returns tokens a second; 0: not known, as it takes so many seconds.
