@@ -18,6 +18,10 @@ const (
 	// answer, which it computes beside those of others: with the times of docs/0006
 	// about 4 at the batches of a busy worker.
 	outputCost = 4
+	// longestAnswer is the most tokens that an answer is expected to have, whatever its
+	// client says, longestOutput the most that all answers to a request are.
+	longestAnswer = 1 << 18
+	longestOutput = 1 << 21
 	// turnBytes is what a request holds while it waits, beside its body and tokens:
 	// its exchange, its entry, its goroutine's stack and its client's connection.
 	turnBytes = 16 << 10
@@ -138,8 +142,8 @@ func (ex *exchange) describe(c *turnConf) {
 			known = append(known, p.id)
 		}
 	}
-	tn.output = ex.expectedOutput()
 	prompt := int64(max(len(ex.pick.Tokens), ex.pick.Estimate))
+	tn.output = ex.expectedOutput(prompt)
 	if ex.arrived.IsZero() {
 		ex.arrived = ex.start
 	}
@@ -151,8 +155,10 @@ func (ex *exchange) describe(c *turnConf) {
 	}
 }
 
-// expectedOutput is how many tokens the answer is likely to have, all texts together.
-func (ex *exchange) expectedOutput() int64 {
+// expectedOutput is how many tokens the answer to a prompt of so many is likely to have,
+// all texts together. What the client says of it is believed up to what the model can do:
+// room is kept free for what is claimed.
+func (ex *exchange) expectedOutput(prompt int64) int64 {
 	if !ex.route.generates {
 		return 0
 	}
@@ -165,7 +171,12 @@ func (ex *exchange) expectedOutput() int64 {
 	if n, ok := ex.g.lengths.expect(ex.principal.Tenant.ID, ex.model.Name); ok && (most <= 0 || n < most) {
 		most = n
 	}
-	return max(0, most) * max(1, ex.decision.N) * int64(max(1, ex.req.PromptCount))
+	most = min(most, longestAnswer)
+	if c := int64(ex.model.ContextLength); c > 0 {
+		most = min(most, c-prompt/int64(max(1, ex.req.PromptCount)))
+	}
+	texts := min(max(1, ex.decision.N), longestOutput) * int64(max(1, ex.req.PromptCount))
+	return min(max(0, most)*min(texts, longestOutput), longestOutput)
 }
 
 // offer offers the request past the queue, or, where others wait or it comes again,

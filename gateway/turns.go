@@ -108,6 +108,7 @@ func startTurns(router Router, st *State, log *slog.Logger) *turns {
 	t := &turns{
 		router: router, log: log, wake: make(chan struct{}, 1), notes: make(chan note, maxNotes),
 		members: make(map[*turn]struct{}), suspects: make(map[string]suspect), ended: make(chan struct{}),
+		epoch: 1, // that of no request which no queue knows
 	}
 	t.placer.t = t
 	t.configure(st)
@@ -231,11 +232,12 @@ func (t *turns) round(unasked bool) (next time.Duration) {
 	marked := t.takeMarks()
 	t.confirmSuspects(now)
 	if t.queue.Waiting() == 0 {
+		next = idle
 		if len(t.suspects) > 0 {
-			return beltEvery
+			next = beltEvery
 		}
-		t.armed = now.Add(idle)
-		return idle
+		t.armed = now.Add(next)
+		return next
 	}
 	if unasked && !marked {
 		for _, p := range t.placer.conf.pools {
@@ -341,6 +343,7 @@ func (t *turns) survive() {
 	}
 	t.placer.conf = ids
 	t.conf.Store(ids)
+	t.poke() // the goroutine sleeps for as long as the old queue could wait
 }
 
 // open returns the terms on which a request may go past the queue.

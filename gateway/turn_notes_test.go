@@ -1,0 +1,116 @@
+package gateway
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicegate/sluice/gateway/bodyscan"
+	"github.com/sluicegate/sluice/gateway/qos"
+	"github.com/sluicegate/sluice/scoring"
+)
+
+// queueOfOne is a gateway without a network that has a queue, and one worker.
+func queueOfOne(t *testing.T, alter ...func(*qos.Config)) (*Gateway, *scoring.Fleet) {
+	t.Helper()
+	fleet := scoring.NewFleet(scoring.DefaultConfig())
+	id, err := fleet.Add(time.Now(), scoring.WorkerSpec{Name: "w", Pool: "a", Models: []string{"m"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fleet.SetReady(time.Now(), id, true, "")
+	return bareGateway(fleet, &State{Pools: map[string]Pool{"a": {}}, Queue: queueConfig(alter...)}), fleet
+}
+
+// TestNotesThatAreLost: a request that went past a queue that was too busy to hear of it
+// may come again like any other.
+func TestNotesThatAreLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := queueOfOne(t)
+		defer g.turns.stop()
+		synctest.Wait()
+		g.turns.mu.Lock()
+		for range maxNotes {
+			g.turns.notes <- note{turn: new(turn), pool: "none"}
+		}
+		ex := g.asks("standard", "acme", scoring.Request{Model: "m", Pools: []string{"a"}, Estimate: 100})
+		defer ex.left()
+		if _, rej := ex.takeTurn(time.Time{}); rej != nil {
+			t.Fatal(rej, rej.cause)
+		}
+		g.turns.mu.Unlock()
+		ex.endAttempt()
+		if _, rej := ex.takeTurn(time.Time{}); rej != nil {
+			t.Fatal(rej, rej.cause)
+		}
+		ex.res.Done(time.Now(), scoring.Completed)
+	})
+}
+
+// TestQueueAfterAPanic: the queue that follows one with a bug tells who waits in vain
+// so, although nothing but its clock wakes it.
+func TestQueueAfterAPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, fleet := queueOfOne(t, func(c *qos.Config) { c.Classes[1].MaxWait = 10 * time.Second })
+		defer g.turns.stop()
+		synctest.Wait()
+		func() {
+			g.turns.mu.Lock()
+			defer g.turns.mu.Unlock()
+			defer g.turns.survive()
+			panic("BUG: of this test")
+		}()
+		synctest.Wait()
+		plug, err := fleet.Pick(time.Now(), &scoring.Request{Model: "m", Pools: []string{"a"}, Estimate: longPrompt})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ex := g.asks("standard", "acme", scoring.Request{Model: "m", Pools: []string{"a"}, Estimate: longPrompt})
+		defer ex.left()
+		began := time.Now()
+		_, rej := ex.takeTurn(time.Time{})
+		if rej == nil || ex.turn.reason != "waited" {
+			t.Fatal("not refused: ", rej, ex.turn.reason)
+		}
+		if waited := time.Since(began); waited > 11*time.Second {
+			t.Errorf("it has waited for %v, and its class waits for 10 s", waited)
+		}
+		plug.Done(time.Now(), scoring.NotSent)
+	})
+}
+
+// TestClaimsAreBounded: what a client says of the length of its answers can't be more than
+// the model is able to. Otherwise one absurd number would be room that less urgent classes
+// must leave free for minutes, or so much that the sum has another sign.
+func TestClaimsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := queueOfOne(t)
+		defer g.turns.stop()
+		most := int64(bodyscan.MaxInteger)
+		for _, c := range []struct {
+			context    int
+			maxTokens  int64
+			n          int64
+			prompts    int
+			from, upTo int64
+		}{
+			{4096, 100, 2, 3, 600, 600},
+			{4096, most, 1, 1, 3096, 3096},
+			{4096, most, 2, 1, 6192, 6192},
+			{500, most, 1, 1, 0, 0},
+			{0, most, 1, 1, 1 << 17, 1 << 21},
+			{0, most, most, 2048, 1 << 17, 1 << 21},
+			{4096, most, most, 2048, 1 << 17, 1 << 21},
+		} {
+			ex := g.asks("interactive", "acme", scoring.Request{Model: "m", Pools: []string{"a"}, Estimate: 1000})
+			ex.model.ContextLength, ex.decision.N, ex.req.PromptCount = c.context, c.n, c.prompts
+			ex.req.MaxTokens, ex.decision.MaxTokens = &c.maxTokens, &c.maxTokens
+			ex.describe(g.turns.conf.Load())
+			e := &ex.turn.entry
+			if out := ex.turn.output; out < c.from || out > c.upTo || e.Work != 1000+outputCost*out || e.Room != 1000+out {
+				t.Errorf("%+v: %d tokens of answer, work %d, room %d", c, out, e.Work, e.Room)
+			}
+			ex.left()
+		}
+	})
+}
