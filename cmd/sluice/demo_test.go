@@ -43,10 +43,22 @@ func TestDemoTour(t *testing.T) {
 // the gateway as `serve` wires it. change, if given, edits the configuration.
 func startStack(t testing.TB, change ...func(*Config)) (*demo, *app) {
 	t.Helper()
+	return startStackOf(t, demoOptions{}, change...)
+}
+
+// startQueuedStack is startStack with the queue that the demo has.
+func startQueuedStack(t testing.TB) (*demo, *app) {
+	t.Helper()
+	return startStackOf(t, demoOptions{queue: true})
+}
+
+func startStackOf(t testing.TB, opts demoOptions, change ...func(*Config)) (*demo, *app) {
+	t.Helper()
+	opts.public, opts.admin, opts.timeScale = "127.0.0.1:0", "127.0.0.1:0", 0.1
 	var diag bytes.Buffer
 	secrets := new(secretstest.Secrets)
 	log := secrets.Log(t, newLogger(&diag, LogConfig{Level: "warn", Format: "text"}))
-	d, err := newDemo(demoOptions{public: "127.0.0.1:0", admin: "127.0.0.1:0", timeScale: 0.1}, log)
+	d, err := newDemo(opts, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +258,7 @@ func TestKilledWorker(t *testing.T) {
 
 // TestMetricsAreWellFormed lints what is exported after every kind of request.
 func TestMetricsAreWellFormed(t *testing.T) {
-	d, a := startStack(t)
+	d, a := startQueuedStack(t)
 	if err := newTour(d, a, t.Output()).play(context.Background()); err != nil {
 		t.Fatal(err)
 	}

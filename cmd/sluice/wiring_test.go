@@ -159,10 +159,10 @@ func TestUnreadableRequestsAreCounted(t *testing.T) {
 	}
 }
 
-// TestDemoSays runs the four command lines that the demo prints: each does what
+// TestDemoSays runs the command lines that the demo prints: each does what
 // the line above it promises.
 func TestDemoSays(t *testing.T) {
-	d, a := startStack(t)
+	d, a := startQueuedStack(t)
 	var out bytes.Buffer
 	d.say(&out, a)
 	for _, key := range d.keys {
@@ -176,8 +176,8 @@ func TestDemoSays(t *testing.T) {
 			lines = append(lines, line)
 		}
 	}
-	if len(lines) != 4 {
-		t.Fatalf("%d command lines, want 4:\n%s", len(lines), out.String())
+	if len(lines) != 5 {
+		t.Fatalf("%d command lines, want 5:\n%s", len(lines), out.String())
 	}
 	stream, _ := curl(t, lines[0])
 	if stream.StatusCode != 200 || !strings.HasPrefix(stream.Header.Get("Content-Type"), "text/event-stream") {
@@ -189,7 +189,10 @@ func TestDemoSays(t *testing.T) {
 	if denied, body := curl(t, lines[2]); denied.StatusCode != 403 || !strings.Contains(body, "policy_denied") {
 		t.Errorf("the denial: %d %s", denied.StatusCode, body)
 	}
-	predictions, body := curl(t, lines[3])
+	if queue, body := curl(t, lines[3]); queue.StatusCode != 200 || !strings.Contains(body, `"batch"`) {
+		t.Errorf("the queue: %d %s", queue.StatusCode, body)
+	}
+	predictions, body := curl(t, lines[4])
 	var page struct{ Picks []pickPage }
 	if err := json.Unmarshal([]byte(body), &page); err != nil || predictions.StatusCode != 200 || len(page.Picks) != 2 {
 		t.Errorf("the predictions: %d %v %s", predictions.StatusCode, err, body)
