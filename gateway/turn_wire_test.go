@@ -27,7 +27,7 @@ func (p *taker) Wait(time.Time, qos.PoolID, time.Duration) (time.Duration, time.
 	if p.takes > 0 {
 		return 0, time.Time{}
 	}
-	return qos.Unbounded, time.Time{}
+	return time.Hour, time.Time{}
 }
 
 func (p *taker) Place(_ time.Time, e *qos.Entry, _ qos.Terms) (qos.Placement, bool) {
