@@ -1,3 +1,8 @@
+//go:build !race
+
+// A simulation is of one goroutine: the race detector has nothing to find in it, and
+// takes twenty times as long.
+
 package simulate
 
 import (
