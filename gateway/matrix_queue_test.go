@@ -264,16 +264,7 @@ func (c queueCell) expected() expected {
 
 func (c queueCell) checkQueueRow(t *testing.T, r *rig, row *tenancy.Row) {
 	want := c.expected()
-	status := want.status
-	switch want.outcome {
-	case tenancy.OutcomeClientAborted:
-		status = statusClientGone
-	case tenancy.OutcomeCompleted:
-		status = 200
-	}
-	if row.Outcome != want.outcome || row.Status != status || row.ErrorCode != want.code {
-		t.Errorf("the row says %s, %d, %q, want %s, %d, %q", row.Outcome, row.Status, row.ErrorCode, want.outcome, status, want.code)
-	}
+	want.checkRow(t, row)
 	attempts := 0
 	if c.again() {
 		attempts++

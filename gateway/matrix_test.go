@@ -269,7 +269,9 @@ func clip(s string) string {
 	return s
 }
 
-func (c matrixCell) checkRow(t *testing.T, want expected, row *tenancy.Row) {
+// checkRow compares how the row says that the request ended.
+func (want expected) checkRow(t *testing.T, row *tenancy.Row) {
+	t.Helper()
 	status := want.status
 	switch want.outcome {
 	case tenancy.OutcomeClientAborted:
@@ -280,6 +282,10 @@ func (c matrixCell) checkRow(t *testing.T, want expected, row *tenancy.Row) {
 	if row.Outcome != want.outcome || row.Status != status || row.ErrorCode != want.code {
 		t.Errorf("the row says %s, %d, %q, want %s, %d, %q", row.Outcome, row.Status, row.ErrorCode, want.outcome, status, want.code)
 	}
+}
+
+func (c matrixCell) checkRow(t *testing.T, want expected, row *tenancy.Row) {
+	want.checkRow(t, row)
 	input, output, estimated := row.InputTokens > 0, row.OutputTokens, row.Flags.Has(tenancy.FlagEstimated)
 	ok := false
 	switch {

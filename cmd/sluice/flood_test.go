@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -85,15 +84,7 @@ type floodState struct{ connections, files, memory float64 }
 
 func startFlood(t *testing.T, limits string) *flood {
 	t.Helper()
-	d, err := newDemo(demoOptions{public: "127.0.0.1:0", admin: "127.0.0.1:0", timeScale: 0.1}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Errorf("close the demo: %v", err)
-		}
-	})
+	d := startWorkers(t)
 	pair := validPair(t)
 	put(t, filepath.Join(d.dir, "tls.crt"), pair.cert)
 	put(t, filepath.Join(d.dir, "tls.key"), pair.key)

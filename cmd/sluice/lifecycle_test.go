@@ -24,9 +24,8 @@ import (
 	"github.com/sluicegate/sluice/scoring/simworker"
 )
 
-// startPlatform starts the demo's workers and, from its files, a gateway as a process of its own. edit changes
-// the configuration file before; limit, if not empty, is what the shell runs before the gateway.
-func startPlatform(t *testing.T, limit string, edit ...string) (*demo, *child) {
+// startWorkers starts the demo's workers and writes its files.
+func startWorkers(t *testing.T) *demo {
 	t.Helper()
 	d, err := newDemo(demoOptions{public: "127.0.0.1:0", admin: "127.0.0.1:0", timeScale: 0.1}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -37,6 +36,14 @@ func startPlatform(t *testing.T, limit string, edit ...string) (*demo, *child) {
 			t.Errorf("close the demo: %v", err)
 		}
 	})
+	return d
+}
+
+// startPlatform starts the demo's workers and, from its files, a gateway as a process of its own. edit changes
+// the configuration file before; limit, if not empty, is what the shell runs before the gateway.
+func startPlatform(t *testing.T, limit string, edit ...string) (*demo, *child) {
+	t.Helper()
+	d := startWorkers(t)
 	file := filepath.Join(d.dir, "sluice.yaml")
 	replaceIn(t, file, append([]string{"level: warn", "level: info"}, edit...)...)
 	cmd := exec.Command(os.Args[0], "serve", "-c", file)

@@ -139,7 +139,7 @@ func (m *model) pick(t *rapid.T, state qos.State) int {
 		}
 	}
 	if len(in) == 0 {
-		t.Skip()
+		t.Skip() // rapid draws another action then: no test is skipped
 	}
 	slices.Sort(in)
 	return rapid.SampledFrom(in).Draw(t, "entry")
@@ -229,7 +229,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 				next, ok = due, true
 			}
 			if !ok {
-				t.Skip()
+				t.Skip() // as in pick: another action is drawn
 			}
 			if next.Before(m.now) {
 				next = m.now

@@ -1,0 +1,159 @@
+package qostest
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/sluicegate/sluice/gateway/qos"
+)
+
+// Dirty says that room may have come.
+func (q *Reference) Dirty(id qos.PoolID) {
+	q.pools[id].dirty = true
+	q.changed(id)
+}
+
+// changed has the pools looked at that share entries with this one.
+func (q *Reference) changed(id qos.PoolID) {
+	shares := func(id qos.PoolID) bool {
+		return slices.ContainsFunc(q.in(id, -1), func(i *item) bool { return len(i.Pools) > 1 })
+	}
+	for o, p := range q.pools {
+		p.dirty = p.dirty || shares(id) && shares(qos.PoolID(o))
+	}
+}
+
+func (p *pool) sooner(look time.Time) {
+	if !look.IsZero() && (p.look.IsZero() || look.Before(p.look)) {
+		p.look = look
+	}
+}
+
+// Next returns when to pump.
+func (q *Reference) Next() (time.Time, bool) {
+	var all []time.Time
+	for _, i := range q.items {
+		all = append(all, i.Until)
+	}
+	for id, p := range q.pools {
+		if len(q.in(qos.PoolID(id), -1)) == 0 {
+			continue
+		}
+		if p.dirty {
+			all = append(all, p.tried.Add(time.Millisecond))
+		}
+		if !p.look.IsZero() {
+			all = append(all, p.look)
+		}
+	}
+	if len(all) == 0 {
+		return time.Time{}, false
+	}
+	return slices.MinFunc(all, time.Time.Compare), true
+}
+
+// Pump refuses whose time is over, and gives out room.
+func (q *Reference) Pump(now time.Time, p qos.Placer, out []qos.Outcome) []qos.Outcome {
+	for _, i := range slices.SortedFunc(slices.Values(q.items), func(a, b *item) int {
+		return cmp.Or(a.Until.Compare(b.Until), cmp.Compare(a.seq, b.seq))
+	}) {
+		if !i.Until.After(now) {
+			q.remove(now, i, qos.Refused, i.charged)
+			out = append(out, qos.Outcome{
+				Entry: i.Entry, State: qos.Refused, Reason: qos.ReasonWaited, Waited: max(0, now.Sub(i.since)),
+			})
+		}
+	}
+	p.Begin()
+	for id, pool := range q.pools {
+		if !pool.look.IsZero() && !pool.look.After(now) {
+			q.Dirty(qos.PoolID(id))
+		}
+	}
+	for id, pool := range q.pools {
+		if pool.dirty {
+			out = q.pump(now, qos.PoolID(id), p, out)
+		}
+	}
+	return out
+}
+
+// resting returns what rests at a pool, the longest first.
+func (q *Reference) resting(id qos.PoolID) []*item {
+	rest := slices.DeleteFunc(q.in(id, -1), func(i *item) bool { _, rests := i.rests[id]; return !rests })
+	slices.SortFunc(rest, func(a, b *item) int { return cmp.Compare(a.rests[id], b.rests[id]) })
+	return rest
+}
+
+func (q *Reference) rise(id qos.PoolID, rest []*item) {
+	for _, i := range rest {
+		delete(i.rests, id)
+		if i.charged {
+			continue
+		}
+		b := q.bands[id][i.Class]
+		f := b.flows[i.Tenant]
+		f.tag = max(f.tag, b.floor-4*float64(q.cfg.Slack)/f.weight)
+	}
+}
+
+func (q *Reference) pump(now time.Time, id qos.PoolID, placer qos.Placer, out []qos.Outcome) []qos.Outcome {
+	p := q.pools[id]
+	p.dirty, p.look, p.tried = false, time.Time{}, now
+	if len(q.in(id, -1)) == 0 {
+		return out
+	}
+	old, failed := q.resting(id), []*item(nil)
+	rise := func(n int) {
+		n = min(n, len(old))
+		q.rise(id, old[:n])
+		old = old[n:]
+	}
+	rise(q.cfg.Tries / 4)
+	for {
+		wait, _ := placer.Wait(now, id, qos.Unbounded)
+		i, bound, owed := q.next(now, id, wait)
+		more := len(old) > 0 && wait <= q.cfg.Classes[0].Bound
+		if len(failed) == q.cfg.Tries && (i != nil || more) {
+			p.dirty = true
+			failed = failed[:q.cfg.Tries/2]
+			break
+		}
+		if i == nil && more {
+			rise(q.cfg.Tries - len(failed))
+			continue
+		}
+		if i == nil {
+			q.watch(now, id, placer)
+			break
+		}
+		placed, ok := q.offer(now, id, i, q.terms(now, id, i, bound, owed), placer)
+		if ok {
+			out = append(out, q.grant(now, id, i, placed))
+			p.dirty = p.dirty || len(failed) > 0
+			rise(1)
+			continue
+		}
+		q.rests++
+		i.rests[id] = q.rests
+		failed = append(failed, i)
+	}
+	q.rise(id, failed)
+	return out
+}
+
+func (q *Reference) watch(now time.Time, id qos.PoolID, placer qos.Placer) {
+	bound := time.Duration(0)
+	if len(q.resting(id)) > 0 {
+		bound = q.cfg.Classes[0].Bound
+	}
+	if i, of, _ := q.next(now, id, 0); i != nil {
+		bound = max(bound, of)
+	}
+	if bound > 0 {
+		_, look := placer.Wait(now, id, bound)
+		p := q.pools[id]
+		p.sooner(look)
+	}
+}
