@@ -53,7 +53,7 @@ func (ex *exchange) left() {
 // end and fail at random times, in virtual time. Each one gets its turn or leaves;
 // nothing waits beside room that nobody told of.
 func TestTurnsUnderStress(t *testing.T) {
-	const clients, each, workers = 2000, 2, 64
+	const clients, each, workers = 2000, 4, 64
 	for seed := range uint64(1) {
 		synctest.Test(t, func(t *testing.T) {
 			fleet := scoring.NewFleet(scoring.DefaultConfig())
