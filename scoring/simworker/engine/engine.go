@@ -159,10 +159,13 @@ func (e *Engine) Begin(now time.Time) (Step, bool) {
 		panic("BUG: Begin before the step under way was ended")
 	}
 	e.batch = e.batch[:0]
-	budget := e.cfg.BatchTokens
-	preempted := e.scheduleRunning(&budget)
-	if !preempted {
-		e.scheduleWaiting(now, &budget)
+	budget, preempted := e.cfg.BatchTokens, true
+	// With priorities the request to be served first may be the one to give way,
+	// and its step then has nothing: the next, without it, begins at once.
+	for preempted && len(e.batch) == 0 {
+		if preempted = e.scheduleRunning(&budget); !preempted {
+			e.scheduleWaiting(now, &budget)
+		}
 	}
 	if len(e.batch) == 0 {
 		return Step{}, false

@@ -61,6 +61,31 @@ func TestPriorityChoosesWhoIsPreempted(t *testing.T) {
 	}
 }
 
+// TestPriorityPreemptsTheOldest: where the oldest running request is the least
+// urgent and finds no block, it gives way to the others and the engine goes on
+// with them at once.
+func TestPriorityPreemptsTheOldest(t *testing.T) {
+	cfg := testConfig()
+	cfg.Priority = true
+	cfg.Blocks, cfg.MaxModelLen = 11, 320 // 10 usable; each holds 4 and needs 7 at its end
+	r := newRun(t, cfg)
+	late := r.add(Request{Prompt: prompt(1, 100), MaxTokens: 100, Priority: 1})
+	r.step()
+	urgent := r.add(Request{Prompt: prompt(2, 90), MaxTokens: 100})
+	r.drain()
+	if n := r.ended[late].Preemptions; n == 0 {
+		t.Fatal("the less urgent request was never preempted")
+	}
+	if n := r.ended[urgent].Preemptions; n != 0 {
+		t.Errorf("the urgent request was preempted %d times, want 0", n)
+	}
+	for _, id := range []ID{late, urgent} {
+		if n := len(r.tokens[id]); n != 100 {
+			t.Errorf("request %d drew %d tokens, want 100", id, n)
+		}
+	}
+}
+
 // TestPriorityKeepsTheBudget: no step computes more than its budget, or more for
 // a request than it has, though requests lose their place in the midst of it.
 func TestPriorityKeepsTheBudget(t *testing.T) {
