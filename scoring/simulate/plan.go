@@ -52,6 +52,8 @@ type Request struct {
 	Prompt []Segment
 	// Output is the tokens of the answer, at least 1.
 	Output int
+	// MaxTokens is what its client says that the answer has at most; 0 is nothing.
+	MaxTokens int
 }
 
 // Segment is a run of tokens. Equal ids mean equal tokens: a shorter segment

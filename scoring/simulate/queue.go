@@ -42,11 +42,17 @@ const (
 	leastReturn = time.Second
 )
 
-func (a *answers) expect() int64 {
-	if a.ended == 0 {
-		return firstAnswer
+// expect is how long the answer to a request is likely to be, by what its tenant's
+// others were, and at most what its client says.
+func (q *queue) expect(r *Request) int64 {
+	n := int64(firstAnswer)
+	if a := &q.answers[r.Tenant]; a.ended > 0 {
+		n = int64(a.tokens / a.ended)
 	}
-	return int64(a.tokens / a.ended)
+	if r.MaxTokens > 0 {
+		n = min(n, int64(r.MaxTokens))
+	}
+	return n
 }
 
 func newQueue(m *sim) (*queue, error) {
@@ -109,11 +115,11 @@ func (q *queue) fill(c *call) {
 	if len(q.sim.plan.Tenants) > 0 {
 		tenant = q.sim.plan.Tenants[r.Tenant]
 	}
-	prompt := int64(len(c.prepared.Prompt()))
+	prompt, answer := int64(len(c.prepared.Prompt())), q.expect(r)
 	c.entry = qos.Entry{
 		Class: qos.ClassID(r.Class), Tenant: tenant.Name, Weight: tenant.Weight, Payload: c,
 		Key:  mix(uint64(c.index) + 1),
-		Work: prompt + outputCost*q.answers[r.Tenant].expect(), Room: prompt + q.answers[r.Tenant].expect(),
+		Work: prompt + outputCost*answer, Room: prompt + answer,
 		Arrived: now, Deadline: now.Add(class.Target), Until: now.Add(class.MaxWait),
 		Bytes: waitBytes + tokenBytes*prompt,
 	}
@@ -208,7 +214,7 @@ func (q *queue) Place(now time.Time, e *qos.Entry, terms qos.Terms) (qos.Placeme
 	if err != nil {
 		panic("BUG: no worker although all are ready: " + err.Error())
 	}
-	answer := q.answers[q.sim.plan.Requests[c.index].Tenant].expect()
+	answer := q.expect(&q.sim.plan.Requests[c.index])
 	if res == nil {
 		pool, _ := q.Pool(refusal.Pool)
 		if pool == terms.Pool { // else it is offered there, too

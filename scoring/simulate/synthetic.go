@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -48,6 +49,9 @@ type Prefixed struct {
 	// answered, evenly spread.
 	FreshMin, FreshMax   int
 	OutputMin, OutputMax int
+	// Said is by how many times what clients say of their answers' lengths exceeds
+	// them: 1 where they know; 0 where they say nothing.
+	Said float64
 }
 
 // Mixed are the buckets of the mixed load: half of the requests on two long
@@ -76,6 +80,7 @@ func (l Prefixed) Plan(a Arrivals, seed uint64) *Plan {
 			r.Prompt = append(r.Prompt, Segment{ID: salted(seed, fresh+uint64(i)), Tokens: n})
 		}
 		r.Output = between(rng, l.OutputMin, l.OutputMax)
+		r.MaxTokens = int(math.Ceil(l.Said * float64(r.Output)))
 	}
 	a.spread(p, seed)
 	return p
