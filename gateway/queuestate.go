@@ -6,15 +6,13 @@ import (
 	"github.com/sluicegate/sluice/gateway/qos"
 )
 
-// Reasons for which a request gets no worker beside those of the queue.
-const (
-	refusedNoWorker = "no_worker" // none of the pools that it may go to has a ready one
-	refusedDraining = "draining"  // the gateway is shutting down
-)
+// refusedDraining is why a request gets no worker, beside the queue's reasons: the
+// gateway is shutting down.
+const refusedDraining = "draining"
 
 // QueueReasons returns every reason that Summary.QueueRefused can give.
 func QueueReasons() []string {
-	list := []string{refusedNoWorker, refusedDraining}
+	list := []string{refusedDraining}
 	for r := qos.ReasonNone + 1; r < qos.NumReasons; r++ {
 		list = append(list, r.String())
 	}

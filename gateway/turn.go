@@ -103,7 +103,7 @@ func (ex *exchange) askForTurn() *rejection {
 	res, err := ex.offer()
 	if err != nil {
 		if len(ex.attempts) == 0 {
-			ex.turn.reason = refusedNoWorker
+			ex.turn.reason = qos.ReasonNoWorker.String()
 		}
 		return ex.noWorker(err)
 	}
@@ -351,6 +351,8 @@ func (ex *exchange) turnRefused(o *qos.Outcome) *rejection {
 		cause: errors.New("the queue refused it: " + o.Reason.String()),
 	}
 	switch o.Reason {
+	case qos.ReasonNoWorker:
+		return ex.noWorker(rej.cause)
 	case qos.ReasonForecast:
 		rej.status, rej.kind = fasthttp.StatusTooManyRequests, "requests"
 		rej.message = "the model has more requests than it can answer in time for one of this class; come again when Retry-After says"

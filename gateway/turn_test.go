@@ -204,6 +204,20 @@ func TestRefusalsOfTheQueue(t *testing.T) {
 	}
 }
 
+// TestStrandedRequest: one that no worker can take is answered as one that finds none.
+func TestStrandedRequest(t *testing.T) {
+	ex := &exchange{}
+	rej := ex.turnRefused(&qos.Outcome{State: qos.Refused, Reason: qos.ReasonNoWorker})
+	found := ex.noWorker(nil)
+	if rej.status != found.status || rej.code != found.code || rej.message != found.message || rej.retryAfter != found.retryAfter {
+		t.Errorf("refused with %+v, who comes is with %+v", rej, found)
+	}
+	reasons := slices.Sorted(slices.Values(QueueReasons()))
+	if !slices.Contains(reasons, ex.turn.reason) || len(slices.Compact(slices.Clone(reasons))) != len(reasons) {
+		t.Errorf("counted as %q, of %q", ex.turn.reason, reasons)
+	}
+}
+
 // TestQueueIsFull: an arrival that finds the queue full is refused at once, and leaves
 // what waits alone.
 func TestQueueIsFull(t *testing.T) {

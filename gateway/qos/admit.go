@@ -217,6 +217,18 @@ func (q *Queue) Leave(now time.Time, e *Entry) State {
 	return was
 }
 
+// Strand refuses e, if it waits, because there is no worker that could take it and
+// none is expected (ReasonNoWorker), and appends that to out. The queue doesn't know
+// who can take what: a pool without a worker, or one that a configuration has taken away,
+// is closed to it like any other, and its entries wait until their time is over.
+func (q *Queue) Strand(now time.Time, e *Entry, out []Outcome) []Outcome {
+	if e.state.state != Waiting {
+		return out
+	}
+	q.remove(now, e, Refused)
+	return q.refuse(now, e, ReasonNoWorker, 0, out)
+}
+
 // retryTime is the least time that a request has in which it is tried again.
 const retryTime = 2 * time.Second
 

@@ -88,12 +88,14 @@ const (
 	ReasonPreempted
 	// ReasonWaited: it has waited until Entry.Until.
 	ReasonWaited
+	// ReasonNoWorker: there is none that could take it; see [Queue.Strand].
+	ReasonNoWorker
 	// NumReasons is the number of reasons.
 	NumReasons
 )
 
 func (r Reason) String() string {
-	return [...]string{"", "forecast", "full", "tenant_full", "preempted", "waited"}[r]
+	return [...]string{"", "forecast", "full", "tenant_full", "preempted", "waited", "no_worker"}[r]
 }
 
 // Outcome is what became of an entry.

@@ -19,6 +19,7 @@ type queue interface {
 	Passed(now time.Time, e *qos.Entry, pool qos.PoolID, work int64)
 	Leave(now time.Time, e *qos.Entry) qos.State
 	Again(now time.Time, e *qos.Entry)
+	Strand(now time.Time, e *qos.Entry, out []qos.Outcome) []qos.Outcome
 	Pump(now time.Time, p qos.Placer, out []qos.Outcome) []qos.Outcome
 	Dirty(pool qos.PoolID)
 	Next() (time.Time, bool)
@@ -206,6 +207,17 @@ func (m *model) actions() map[string]func(*rapid.T) {
 				}
 			})
 			m.state[id] = qos.Left
+		},
+		"strand": func(t *rapid.T) {
+			id := m.pick(t, qos.Waiting)
+			var outs [2][]qos.Outcome
+			for i, s := range m.sides {
+				outs[i] = s.Strand(m.now, s.entries[id], nil)
+			}
+			m.note(t, outs)
+			if m.state[id] != qos.Refused {
+				t.Fatalf("entry %d is %v after it was stranded", id, m.state[id])
+			}
 		},
 		"again": func(t *rapid.T) {
 			id := m.pick(t, qos.Granted)

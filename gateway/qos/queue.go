@@ -67,7 +67,7 @@ func New(cfg Config, pools []string) (*Queue, error) {
 // Reconfigure changes how the queue works. Classes and pools that are known
 // keep their ids, new ones get the next. Entries of a class or for a pool that
 // is gone stay: such a class keeps its numbers and is less urgent than all that
-// are configured. If there is an error nothing has changed.
+// are configured; see Strand for the pool. If there is an error nothing has changed.
 func (q *Queue) Reconfigure(cfg Config, pools []string) error {
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("cannot configure the queue: %w", err)

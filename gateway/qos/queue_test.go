@@ -167,3 +167,25 @@ func TestAnotherPoolMayBeTheBestNow(t *testing.T) {
 		}
 	}
 }
+
+// TestStrand: what no worker can take comes out with a reason of its own, once.
+func TestStrand(t *testing.T) {
+	q := newQueue(t, nil, "a")
+	p := &slots{free: map[PoolID]int{}}
+	e := entry("e", 2, "x", 1, 0)
+	if out := q.Strand(start, e, nil); len(out) != 0 {
+		t.Errorf("one that the queue never had: %v", names(out))
+	}
+	q.Admit(start, e, p, nil)
+	out := q.Strand(start.Add(time.Second), e, nil)
+	if !slices.Equal(names(out), []string{"e no_worker"}) || out[0].Waited != time.Second || q.Waiting() != 0 {
+		t.Errorf("%v after %v, %d wait", names(out), out[0].Waited, q.Waiting())
+	}
+	if out := q.Strand(start, e, nil); len(out) != 0 {
+		t.Errorf("one that is refused already: %v", names(out))
+	}
+	var stats Stats
+	if q.Stats(&stats); stats.Classes[2].Refused[ReasonNoWorker] != 1 {
+		t.Errorf("counted %+v", stats.Classes[2])
+	}
+}

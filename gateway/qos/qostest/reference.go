@@ -461,6 +461,18 @@ func (q *Reference) Leave(now time.Time, e *qos.Entry) qos.State {
 	return was
 }
 
+// Strand takes e out that no worker could take.
+func (q *Reference) Strand(now time.Time, e *qos.Entry, out []qos.Outcome) []qos.Outcome {
+	i := q.known[e]
+	if i == nil || i.state != qos.Waiting {
+		return out
+	}
+	q.remove(now, i, qos.Refused, i.charged)
+	return append(out, qos.Outcome{
+		Entry: e, State: qos.Refused, Reason: qos.ReasonNoWorker, Waited: max(0, now.Sub(i.since)),
+	})
+}
+
 // Again lets e wait again.
 func (q *Reference) Again(now time.Time, e *qos.Entry) {
 	i := q.known[e]
