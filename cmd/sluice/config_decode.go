@@ -297,7 +297,10 @@ func (d *yamlDecoder) duration(node ast.Node, path string, v reflect.Value) {
 
 func (d *yamlDecoder) byteSize(node ast.Node, path string, v reflect.Value) {
 	const should = "should be a number of bytes, or a size such as 64KiB, 32MiB or 1GiB"
-	if n, ok := integerOf(node); ok && n >= 0 {
+	if n, ok := integerOf(node); ok {
+		if n < 0 {
+			d.add(node, path, "is negative, %s", should)
+		}
 		v.SetInt(n)
 		return
 	}
@@ -363,8 +366,12 @@ func kindOfNode(node ast.Node) string {
 			return "a number beyond 64 bits"
 		}
 		return "a number"
-	case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+	case *ast.FloatNode:
 		return "a fractional number"
+	case *ast.InfinityNode:
+		return "infinity"
+	case *ast.NanNode:
+		return "no number"
 	case *ast.BoolNode:
 		return "true or false"
 	case *ast.NullNode:

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,12 +31,15 @@ type QoSClassConfig struct {
 	WorkerPriority int           `yaml:"workerPriority"` // for pools with priorityScheduling; less is earlier
 }
 
-// byPlace stands for a value that is not given.
-const byPlace = -1
+// byPlace stands for a duration that is not given, byPlaceShare for a share: what nobody writes into a file, and
+// what can't be written.
+const byPlace = time.Duration(math.MinInt64)
+
+var byPlaceShare = math.Inf(-1)
 
 // setDefaults fills a class before its keys are decoded.
 func (c *QoSClassConfig) setDefaults() {
-	c.Target, c.MaxWait, c.Bound, c.Share = byPlace, byPlace, byPlace, byPlace
+	c.Target, c.MaxWait, c.Bound, c.Share = byPlace, byPlace, byPlace, byPlaceShare
 }
 
 func defaultQoS() QoSConfig {
@@ -75,7 +79,7 @@ func (c *QoSClassConfig) overlay(class *qos.Class) {
 	if c.Bound != byPlace {
 		class.Bound = c.Bound
 	}
-	if c.Share != byPlace {
+	if c.Share != byPlaceShare {
 		class.Share = c.Share
 	}
 	class.MaxQueue, class.Preemptible, class.KeepAlive = c.MaxQueue, c.Preemptible, c.KeepAlive
@@ -138,11 +142,14 @@ func (v *validator) qosClass(at string, c QoSClassConfig) {
 	given(".target", c.Target, time.Millisecond, time.Hour)
 	given(".maxWait", c.MaxWait, time.Millisecond, 24*time.Hour)
 	given(".bound", c.Bound, time.Millisecond, time.Minute)
-	if c.Share != byPlace && !(c.Share >= 0 && c.Share <= qos.MaxShares) {
+	if c.Share != byPlaceShare && !(c.Share >= 0 && c.Share <= qos.MaxShares) {
 		v.errorf(at+".share", "is %v, should be between 0 and %v, the part of a pool's work that the class always gets", c.Share, qos.MaxShares)
 	}
-	if n := v.cfg.QoS.MaxRequests; c.MaxQueue < 0 || c.MaxQueue > n {
-		v.errorf(at+".maxQueue", "is %d, should be between 1 and the %d of qos.maxRequests, or 0 for no bound of its own", c.MaxQueue, n)
+	switch n := v.cfg.QoS.MaxRequests; {
+	case c.MaxQueue < 0:
+		v.errorf(at+".maxQueue", "is %d, should be at least 1, or 0 for no bound of its own", c.MaxQueue)
+	case n >= 1 && c.MaxQueue > n:
+		v.errorf(at+".maxQueue", "is %d, should be at most the %d of qos.maxRequests, or 0 for no bound of its own", c.MaxQueue, n)
 	}
 	v.count(at+".workerPriority", int64(c.WorkerPriority), -1<<31, 1<<31-1)
 }
@@ -154,7 +161,7 @@ func (v *validator) shares(classes []qos.Class) {
 		c := &classes[i]
 		total += c.Share
 		parts = append(parts, c.Name+" "+strconv.FormatFloat(c.Share, 'g', 4, 64))
-		if given, ok := v.cfg.QoS.Classes[c.Name]; ok && given.Share != byPlace {
+		if given, ok := v.cfg.QoS.Classes[c.Name]; ok && given.Share != byPlaceShare {
 			at = "qos.classes." + c.Name + ".share"
 		}
 	}
@@ -176,6 +183,9 @@ func (v *validator) qosWarnings(classes []qos.Class) {
 		given, ok := c.Classes[class.Name]
 		if ok && given.Bound != byPlace && given.Bound < step {
 			v.warnf(at+".bound", "%s is less than the %s that one step of an engine takes by scoring.prior and scoring.batchTokens; work is given up to one step in any case", given.Bound, step)
+		}
+		if i == 0 && class.Share > 0 {
+			v.warnf(at+".share", "does nothing: no class is more urgent than %s", class.Name)
 		}
 		if class.HasPriority && !scheduling {
 			v.warnf(at+".workerPriority", "does nothing: no pool has priorityScheduling")

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -60,10 +61,57 @@ func TestClassesOfAQueue(t *testing.T) {
 	}
 }
 
+// What the documentation says of the defaults of places is what they are, and its example is one that may be written.
+func TestClassesAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Classes and the queue\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	places := []string{"first", "second", "third", "last"}
+	rows := regexp.MustCompile(`(?m)^\| (first|second|third|last) \| (\d+) (s|min) \| (\d+) (s|min) \| ([0-9.]+) \|$`).FindAllStringSubmatch(section, -1)
+	if len(rows) != len(places) {
+		t.Fatalf("the table of places has %d rows", len(rows))
+	}
+	duration := func(number, unit string) time.Duration {
+		d, err := time.ParseDuration(number + strings.TrimSuffix(unit, "in"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	for i, class := range qos.DefaultClasses(places...) {
+		row := rows[i]
+		if row[1] != class.Name || duration(row[2], row[3]) != class.Target || duration(row[4], row[5]) != class.MaxWait || row[6] != fmt.Sprint(class.Share) {
+			t.Errorf("the documentation has %s, but it is %+v", row[0], class)
+		}
+	}
+	for count, want := range map[int][]time.Duration{
+		1: {2 * time.Second}, 2: {8 * time.Second, time.Minute}, 3: {2 * time.Second, 8 * time.Second, time.Minute},
+		6: {time.Second, 2 * time.Second, 8 * time.Second, 8 * time.Second, 8 * time.Second, time.Minute},
+	} {
+		var targets []time.Duration
+		for _, class := range qos.DefaultClasses(make([]string, count)...) {
+			targets = append(targets, class.Target)
+		}
+		if !slices.Equal(targets, want) {
+			t.Errorf("%d classes: targets %v, want %v", count, targets, want)
+		}
+	}
+	_, example, _ := strings.Cut(section, "```yaml\n")
+	example, _, _ = strings.Cut(example, "```")
+	if !strings.HasPrefix(example, "qos:") {
+		t.Fatalf("the example is %q", example)
+	}
+	withQoS(t, example)
+}
+
 // What is allowed and can't be meant is told.
 func TestWarningsOfClasses(t *testing.T) {
 	for _, c := range []struct{ more, path, text string }{
 		{"qos: { classes: { batch: { bound: 10ms } } }", "qos.classes.batch.bound", "one step"},
+		{"qos: { classes: { critical: { share: 0.5 } } }", "qos.classes.critical.share", "no class is more urgent"},
 		{"qos: { classes: { batch: { workerPriority: 3 } } }", "qos.classes.batch.workerPriority", "no pool has priorityScheduling"},
 		{"qos: { classes: { batch: { target: 1s } } }", "qos.classes.batch.target", "the 8s of standard"},
 		{"qos: { classes: { batch: { keepAlive: true } } }\nlimits: { keepAliveComment: 0 }", "qos.classes.batch.keepAlive", "keepAliveComment"},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"runtime"
-	"slices"
 	"strconv"
 	"time"
 
@@ -17,7 +16,7 @@ import (
 
 // Buckets of the latency histograms, in seconds.
 var (
-	ttftBuckets     = []float64{.01, .02, .05, .1, .2, .35, .5, .75, 1, 1.5, 2, 3, 5, 8, 12, 20, 30, 60}
+	ttftBuckets     = []float64{.01, .02, .05, .1, .2, .35, .5, .75, 1, 1.5, 2, 3, 5, 8, 12, 20, 30, 60, 120, 300}
 	durationBuckets = []float64{.005, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
 	tokenBuckets    = []float64{.002, .005, .01, .02, .03, .05, .075, .1, .15, .25, .5, 1}
 	overheadBuckets = []float64{.00005, .0001, .0002, .0003, .0005, .001, .002, .005, .01, .05, .1, .5}
@@ -117,12 +116,8 @@ func (m *metrics) inForce(old, fresh *generation) {
 		if err := m.tenants.Reconfigure(fresh.metrics); err != nil {
 			panic("BUG: a generation's metrics were not validated: " + err.Error())
 		}
-		for _, class := range old.cfg.Policy.Classes {
-			if !slices.Contains(fresh.cfg.Policy.Classes, class) {
-				m.deleteAll(prometheus.Labels{"class": class}, append(m.classes.vecs(), m.ttft.MetricVec, m.upstreamTTFT.MetricVec, m.perToken.MetricVec)...)
-			}
-		}
 	}
+	m.classes.inForce(fresh.cfg.Policy.Classes, m.dropClass)
 	m.rules.set(fresh.docs.policies, func(policy, rule string) {
 		if rule == "" {
 			m.deleteAll(prometheus.Labels{"policy": policy}, m.decisions.MetricVec, m.policyErrors.MetricVec, m.ruleErrors.MetricVec)
@@ -133,6 +128,11 @@ func (m *metrics) inForce(old, fresh *generation) {
 	})
 	m.configInfo.Reset()
 	m.configInfo.WithLabelValues(fresh.docs.policies.Revision()).Set(1)
+}
+
+// dropClass ends the series of a class.
+func (m *metrics) dropClass(class string) {
+	m.deleteAll(prometheus.Labels{"class": class}, append(m.classes.vecs(), m.ttft.MetricVec, m.upstreamTTFT.MetricVec, m.perToken.MetricVec)...)
 }
 
 func (m *metrics) deleteAll(labels prometheus.Labels, of ...*prometheus.MetricVec) {
@@ -255,13 +255,18 @@ func (m *metrics) observeRouting(s *gateway.Summary) {
 		}
 		m.usageUnknown.WithLabelValues(row.Model, reason).Inc()
 	}
-	labels := []string{row.Model, row.Pool, row.Class}
-	if row.TTFT > 0 {
-		m.ttft.WithLabelValues(labels...).Observe(row.TTFT.Seconds())
+	if s.UpstreamTTFT > 0 {
+		m.predictionError.Observe(ratio(s.Predicted, s.UpstreamTTFT))
+	}
+	m.classes.names.with(row.Class, func(class string) { m.observeTimes(s, row.Model, row.Pool, class) })
+}
+
+func (m *metrics) observeTimes(s *gateway.Summary, labels ...string) {
+	if s.Row.TTFT > 0 {
+		m.ttft.WithLabelValues(labels...).Observe(s.Row.TTFT.Seconds())
 	}
 	if s.UpstreamTTFT > 0 {
 		m.upstreamTTFT.WithLabelValues(labels...).Observe(s.UpstreamTTFT.Seconds())
-		m.predictionError.Observe(ratio(s.Predicted, s.UpstreamTTFT))
 	}
 	if s.PerOutputToken > 0 {
 		m.perToken.WithLabelValues(labels...).Observe(s.PerOutputToken.Seconds())

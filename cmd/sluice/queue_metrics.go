@@ -1,6 +1,8 @@
 package main
 
 import (
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,12 +20,33 @@ var (
 
 // classMetrics are the series of classes that requests move.
 type classMetrics struct {
+	names              *liveClasses
 	requests, refusals *prometheus.CounterVec
 	wait, forecast     *prometheus.HistogramVec
 }
 
+// otherClass labels what is counted of requests whose class has left the configuration since they came.
+const otherClass = "other"
+
+// liveClasses are the classes in force: the only ones that may label a series.
+type liveClasses struct {
+	mu    sync.RWMutex // protects what follows, and keeps a class's series from coming back after it left
+	known map[string]bool
+}
+
+// with calls count with the label for a class.
+func (n *liveClasses) with(class string, count func(label string)) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if !n.known[class] {
+		class = otherClass
+	}
+	count(class)
+}
+
 func newClassMetrics(counter func(name, help string, labels ...string) *prometheus.CounterVec, histogram func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec) classMetrics {
 	return classMetrics{
+		names:    &liveClasses{known: make(map[string]bool)},
 		requests: counter("sluice_class_requests_total", "Requests that asked for a worker, by class and whether the first token met the class's target: met, missed; refused (by the queue, or without a worker), failed (by a worker), unmeasured. Streams are judged by their first token as the client got it, answers in one piece by what the time they took tells of it, embeddings by that time; where that tells nothing they are unmeasured, as are clients that left before the target.", "class", "result"),
 		refusals: counter("sluice_queue_refusals_total", "Requests that got no worker, by reason: forecast (the first token could not come within maxWait), full, tenant_full (the tenant holds its part of the queue), preempted (gave way to a more urgent one), waited (for maxWait), no_worker, draining.", "class", "reason"),
 		wait:     histogram("sluice_queue_wait_seconds", "Time that requests which got a worker have waited for it, by the pool where they went; those that did not have to wait count with 0.", waitBuckets, "pool", "class"),
@@ -36,6 +59,28 @@ func (m *classMetrics) vecs() []*prometheus.MetricVec {
 	return []*prometheus.MetricVec{m.requests.MetricVec, m.refusals.MetricVec, m.wait.MetricVec, m.forecast.MetricVec}
 }
 
+// inForce makes these classes those in force, and calls gone for each that is none of them any more. Counters
+// begin at 0 and not at the first request, or nobody could tell a rate of it.
+func (m *classMetrics) inForce(classes []string, gone func(class string)) {
+	m.names.mu.Lock()
+	defer m.names.mu.Unlock()
+	for class := range m.names.known {
+		if !slices.Contains(classes, class) {
+			delete(m.names.known, class)
+			gone(class)
+		}
+	}
+	for _, class := range classes {
+		m.names.known[class] = true
+		for _, result := range chargeback.ClassResults {
+			m.requests.WithLabelValues(class, result)
+		}
+		for _, reason := range gateway.QueueReasons() {
+			m.refusals.WithLabelValues(class, reason)
+		}
+	}
+}
+
 // observeQueue counts a request that asked for a worker.
 func (m *metrics) observeQueue(s *gateway.Summary) {
 	if !s.Queued {
@@ -43,17 +88,21 @@ func (m *metrics) observeQueue(s *gateway.Summary) {
 	}
 	row, c := s.Row, &m.classes
 	result := classResult(s)
-	c.requests.WithLabelValues(row.Class, result).Inc()
+	c.names.with(row.Class, func(class string) { c.observe(s, class, result) })
+	m.tenants.ObserveQueue(chargeback.QueueUse{Tenant: row.Tenant, Class: row.Class, Result: result, Reason: s.QueueRefused, Wait: s.QueueWait})
+}
+
+func (m *classMetrics) observe(s *gateway.Summary, class, result string) {
+	m.requests.WithLabelValues(class, result).Inc()
 	switch {
 	case s.QueueRefused != "":
-		c.refusals.WithLabelValues(row.Class, s.QueueRefused).Inc()
-	case row.Pool != "":
-		c.wait.WithLabelValues(row.Pool, row.Class).Observe(s.QueueWait.Seconds())
+		m.refusals.WithLabelValues(class, s.QueueRefused).Inc()
+	case s.Row.Pool != "":
+		m.wait.WithLabelValues(s.Row.Pool, class).Observe(s.QueueWait.Seconds())
 	}
 	if s.FirstToken > 0 && s.QueueForecast > 0 {
-		c.forecast.WithLabelValues(row.Class).Observe(ratio(s.QueueForecast, s.FirstToken))
+		m.forecast.WithLabelValues(class).Observe(ratio(s.QueueForecast, s.FirstToken))
 	}
-	m.tenants.ObserveQueue(chargeback.QueueUse{Tenant: row.Tenant, Class: row.Class, Result: result, Reason: s.QueueRefused, Wait: s.QueueWait})
 }
 
 // classResult says what became of a request's target, in a word of chargeback.ClassResults.

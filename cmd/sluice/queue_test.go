@@ -53,6 +53,57 @@ func TestClassResults(t *testing.T) {
 	}
 }
 
+// The counters of a class are there before its first request, and none of its series comes back when a request
+// ends after its class has left.
+func TestSeriesOfClasses(t *testing.T) {
+	tenants, err := chargeback.NewTenantMetrics(chargeback.MetricsConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg := prometheus.NewRegistry()
+	m := newMetrics(reg, tenants, newWorkerNames())
+	of := func(class string) (series int) {
+		t.Helper()
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, metric := range f.Metric {
+				for _, l := range metric.Label {
+					if l.GetName() == "class" && l.GetValue() == class {
+						series++
+					}
+				}
+			}
+		}
+		return series
+	}
+	m.classes.inForce([]string{"fast", "slow"}, m.dropClass)
+	atFirst := len(chargeback.ClassResults) + len(gateway.QueueReasons())
+	if of("fast") != atFirst || of("slow") != atFirst {
+		t.Errorf("before the first request fast has %d series and slow %d, want %d", of("fast"), of("slow"), atFirst)
+	}
+	ends := func() {
+		row := tenancy.Row{Class: "slow", Pool: "p", Model: "m", Status: 200, Outcome: tenancy.OutcomeCompleted, TTFT: time.Second}
+		m.Observe(&gateway.Summary{
+			Row: &row, Billable: true, Queued: true, TTFTTarget: time.Second, FirstToken: time.Second, QueueForecast: time.Second,
+			UpstreamTTFT: time.Second, Predicted: time.Second, PerOutputToken: time.Second, Attempts: []gateway.Attempt{{Pool: "p", Worker: "w", Status: 200}},
+		})
+		row = tenancy.Row{Class: "slow", Status: 429, Outcome: tenancy.OutcomeRejected}
+		m.Observe(&gateway.Summary{Row: &row, Billable: true, Queued: true, QueueRefused: "forecast"})
+	}
+	ends()
+	if n := of("slow"); n != atFirst+5 { // its five histograms
+		t.Errorf("slow has %d series, want %d", n, atFirst+5)
+	}
+	m.classes.inForce([]string{"fast"}, m.dropClass)
+	ends()
+	if of("slow") != 0 || of(otherClass) != 8 { // met, refused, forecast, and the histograms
+		t.Errorf("slow has left and has %d series; other has %d", of("slow"), of(otherClass))
+	}
+}
+
 // aQueue is a state with a bit of everything: a pool that is contended, a class that is gone.
 func aQueue(now time.Time) *gateway.QueueState {
 	cfg := qos.DefaultConfig("fast", "slow")

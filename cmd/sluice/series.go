@@ -225,6 +225,9 @@ var fixedLabels = map[string]int{
 func ownSeries(cfg *Config, set *policy.Set) int {
 	sizes := maps.Clone(fixedLabels)
 	sizes["model"], sizes["class"], sizes["pool"] = len(cfg.Models), len(cfg.Policy.Classes), len(cfg.Pools)
+	for _, moved := range []string{"class_requests_total", "queue_refusals_total", "queue_wait_seconds", "queue_forecast_error_ratio", "ttft_seconds", "ttft_upstream_seconds", "time_per_output_token_seconds"} {
+		sizes["sluice_"+moved+"/class"] = sizes["class"] + 1 // and what is counted of those that have left
+	}
 	sizes["issuer"] = len(cfg.Identity.JWT)
 	sizes["label"], sizes["detector"] = len(cfg.Labels.labels()), len(cfg.Labels.External)
 	for i := range cfg.Pools {
