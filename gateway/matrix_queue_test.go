@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicegate/sluice/gateway/gatewaytest"
 	"github.com/sluicegate/sluice/gateway/qos"
+	"github.com/sluicegate/sluice/gateway/qos/placing"
 	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/tenancy"
@@ -81,7 +82,7 @@ type failingRouter struct {
 }
 
 func (f *failingRouter) Offer(now time.Time, p *scoring.Prepared, terms scoring.Terms) (*scoring.Reservation, scoring.Refusal, error) {
-	if terms.Pool != noPool && f.fail.CompareAndSwap(true, false) {
+	if terms.Pool != placing.NoPool && f.fail.CompareAndSwap(true, false) {
 		panic("BUG: of this test")
 	}
 	return f.Router.Offer(now, p, terms)

@@ -9,15 +9,12 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/sluicegate/sluice/gateway/qos"
+	"github.com/sluicegate/sluice/gateway/qos/placing"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/tenancy"
 )
 
 const (
-	// outputCost is how many tokens of a prompt take a worker as long as one of an
-	// answer, which it computes beside those of others: with the times of docs/0006
-	// about 4 at the batches of a busy worker.
-	outputCost = 4
 	// longestAnswer is the most tokens that an answer is expected to have, whatever its
 	// client says, longestOutput the most that all answers to a request are.
 	longestAnswer = 1 << 18
@@ -25,9 +22,6 @@ const (
 	// turnBytes is what a request holds while it waits, beside its body and tokens:
 	// its exchange, its entry, its goroutine's stack and its client's connection.
 	turnBytes = 16 << 10
-	// noPool is no pool's name: an offer to it is never taken, and tells what the
-	// request would meet.
-	noPool = "\x00"
 	// defaultDrain is told to clients where nobody knows how long the queue takes.
 	defaultDrain = 5 * time.Second
 )
@@ -62,9 +56,7 @@ type turn struct {
 }
 
 // costs is the work of a request of which so many tokens of the prompt are computed.
-func (tn *turn) costs(prompt int) int64 {
-	return max(1, int64(prompt)+outputCost*tn.output)
-}
+func (tn *turn) costs(prompt int) int64 { return placing.Cost(prompt, tn.output) }
 
 // takeTurn waits until it is the request's turn at a worker, and reserves it. late
 // says that until has come first, if that is set. A rejection is what the client is
@@ -193,7 +185,7 @@ func (ex *exchange) offer() (*scoring.Reservation, error) {
 		}
 		tn.prepared = p
 	}
-	terms := scoring.Terms{Pool: noPool}
+	terms := scoring.Terms{Pool: placing.NoPool}
 	passes := !tn.charged && t.waiting.Load() == 0
 	if passes {
 		terms = t.open(now, &tn.class, tn.entry.Pools)
@@ -335,7 +327,7 @@ func (ex *exchange) settleTurn(c *charge, row *tenancy.Row) {
 		if row.Flags.Has(tenancy.FlagCachedUnknown) || !c.usage.Known {
 			prompt = int64(ex.res.Prompt() - ex.res.Cached())
 		}
-		cost = max(1, prompt) + outputCost*c.usage.Output
+		cost = max(1, prompt) + placing.OutputCost*c.usage.Output
 	}
 	ex.g.turns.note(note{turn: tn, settles: true, work: cost - tn.work})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluicegate/sluice/gateway/bodyscan"
 	"github.com/sluicegate/sluice/gateway/qos"
+	"github.com/sluicegate/sluice/gateway/qos/placing"
 	"github.com/sluicegate/sluice/scoring"
 )
 
@@ -107,7 +108,7 @@ func TestClaimsAreBounded(t *testing.T) {
 			ex.req.MaxTokens, ex.decision.MaxTokens = &c.maxTokens, &c.maxTokens
 			ex.describe(g.turns.conf.Load())
 			e := &ex.turn.entry
-			if out := ex.turn.output; out < c.from || out > c.upTo || e.Work != 1000+outputCost*out || e.Room != 1000+out {
+			if out := ex.turn.output; out < c.from || out > c.upTo || e.Work != 1000+placing.OutputCost*out || e.Room != 1000+out {
 				t.Errorf("%+v: %d tokens of answer, work %d, room %d", c, out, e.Work, e.Room)
 			}
 			ex.left()

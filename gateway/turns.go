@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicegate/sluice/gateway/qos"
+	"github.com/sluicegate/sluice/gateway/qos/placing"
 	"github.com/sluicegate/sluice/scoring"
 )
 
@@ -110,7 +111,7 @@ func startTurns(router Router, st *State, log *slog.Logger) *turns {
 		members: make(map[*turn]struct{}), suspects: make(map[string]suspect), ended: make(chan struct{}),
 		epoch: 1, // that of no request which no queue knows
 	}
-	t.placer.t = t
+	t.placer.Fleet = router
 	t.configure(st)
 	var ctx context.Context
 	ctx, t.cancel = context.WithCancel(context.Background())
@@ -168,7 +169,7 @@ func (t *turns) configure(st *State) {
 		}
 		c.byID[id] = name
 	}
-	t.placer.conf = c
+	t.placer.of(c)
 	t.conf.Store(c)
 	t.poke()
 }
@@ -341,7 +342,7 @@ func (t *turns) survive() {
 		ids.last = turnClass{id, class}
 		ids.classes[class.Name] = ids.last
 	}
-	t.placer.conf = ids
+	t.placer.of(ids)
 	t.conf.Store(ids)
 	t.poke() // the goroutine sleeps for as long as the old queue could wait
 }
@@ -354,7 +355,7 @@ func (t *turns) open(now time.Time, class *turnClass, pools []qos.PoolID) scorin
 	defer t.mu.Unlock()
 	defer t.survive()
 	open := t.queue.Open(now, t.placer.conf.class(class.Name).id, pools)
-	return t.placer.terms(&open)
+	return t.placer.Terms(&open)
 }
 
 // note has the queue remember work, now or as soon as it can.
@@ -426,7 +427,7 @@ func (t *turns) enter(tn *turn) {
 func (t *turns) complete(tn *turn, again bool) {
 	e := &tn.entry
 	e.Key, e.Bytes = tn.key, tn.bytes
-	e.Own = max(0, tn.meets.TTFT-tn.meets.Wait)
+	e.Own = placing.Own(&tn.meets)
 	if !again {
 		tn.epoch, e.Class, e.Work = t.epoch, t.placer.conf.class(tn.class.Name).id, tn.costs(tn.meets.Work)
 	}
@@ -445,52 +446,30 @@ func (t *turns) leave(tn *turn) {
 
 // placer is the fleet as the queue sees it.
 type placer struct {
-	t    *turns
+	placing.Placer
 	conf *turnConf
-	held scoring.Held
 }
 
-// Begin implements qos.Placer.
-func (p *placer) Begin() { p.held.Reset() }
+// of has the placer go by a generation.
+func (p *placer) of(c *turnConf) { p.conf, p.Pools = c, c }
 
-// Wait implements qos.Placer.
-func (p *placer) Wait(now time.Time, pool qos.PoolID, bound time.Duration) (time.Duration, time.Time) {
-	return p.t.router.Wait(now, p.conf.byID[pool], "", bound)
-}
-
-// Place implements qos.Placer.
-func (p *placer) Place(now time.Time, e *qos.Entry, terms qos.Terms) (qos.Placement, bool) {
-	tn := e.Payload.(*turn)
-	st := p.terms(&terms)
-	st.Held = &p.held
-	res, no, err := p.t.router.Offer(now, tn.prepared, st)
-	switch {
-	case err != nil: // nobody is there; somebody may come
-		return qos.Placement{Pool: terms.Pool}, false
-	case res == nil:
-		pool := p.pool(no.Pool, &terms)
-		if !no.Open && pool == terms.Pool { // else it is offered there, too, or will be given that room
-			p.held.Add(no.Best, no.Work)
-		}
-		return qos.Placement{Pool: pool, Work: tn.costs(no.Work), Look: no.Look}, false
+// ID implements [placing.Pools].
+func (c *turnConf) ID(name string) (qos.PoolID, bool) {
+	p := c.pools[name]
+	if p == nil {
+		return 0, false
 	}
-	tn.res = res
-	return qos.Placement{Pool: p.pool(res.Worker().Pool, &terms), Work: tn.costs(res.Prompt() - res.Cached())}, true
+	return p.id, true
 }
 
-// pool is the id of a pool of the fleet's.
-func (p *placer) pool(name string, terms *qos.Terms) qos.PoolID {
-	if known := p.conf.pools[name]; known != nil {
-		return known.id
-	}
-	return terms.Pool
-}
+// Name implements [placing.Pools].
+func (c *turnConf) Name(id qos.PoolID) string { return c.byID[id] }
 
-// terms puts the queue's terms into the fleet's words.
-func (p *placer) terms(t *qos.Terms) scoring.Terms {
-	st := scoring.Terms{Bound: t.Bound, Keep: scoring.Keep{Requests: t.Keep.Requests, Tokens: t.Keep.Tokens}}
-	if t.Pool != qos.AnyPool {
-		st.Pool = p.conf.byID[t.Pool]
-	}
-	return st
-}
+// Prepared implements [placing.Request].
+func (tn *turn) Prepared() *scoring.Prepared { return tn.prepared }
+
+// Output implements [placing.Request].
+func (tn *turn) Output() int64 { return tn.output }
+
+// Reserve implements [placing.Request].
+func (tn *turn) Reserve(res *scoring.Reservation) { tn.res = res }

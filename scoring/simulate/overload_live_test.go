@@ -5,6 +5,8 @@ package simulate
 import (
 	"testing"
 	"time"
+
+	"github.com/sluicegate/sluice/gateway/qos/placing"
 )
 
 // The mix of deploy/bench/overload, which plays it against a gateway as a process
@@ -21,7 +23,7 @@ func livePrompts() Prefixed {
 }
 
 // liveWork is the work of a request of that kind on average.
-const liveWork = (100+2000)/2.0 + outputCost*(64+512)/2.0
+const liveWork = (100+2000)/2.0 + placing.OutputCost*(64+512)/2.0
 
 // liveMix is what twenty tenants ask for, so many times the capacity in all.
 func liveMix(times float64) Mix {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sluicegate/sluice/gateway/qos"
+	"github.com/sluicegate/sluice/gateway/qos/placing"
 	"github.com/sluicegate/sluice/scoring"
 )
 
@@ -11,9 +12,9 @@ import (
 // shell in virtual time. It decides nothing.
 type queue struct {
 	*qos.Queue
+	placing.Placer
 	sim   *sim
 	dirty []bool // by pool: room may have come there
-	held  scoring.Held
 	out   []qos.Outcome
 	// answers are the tenants' answers so far.
 	answers []answers
@@ -25,7 +26,8 @@ type queue struct {
 	got, contended []int64
 }
 
-// answers are the lengths of a tenant's answers, by which the next one's is told.
+// answers are the lengths of a tenant's answers, by which the next one's is told if
+// its client says nothing.
 type answers struct {
 	ended, tokens int
 }
@@ -33,26 +35,25 @@ type answers struct {
 const (
 	// firstAnswer is what is believed of a tenant's answers before the first.
 	firstAnswer = 256
-	// outputCost is the prompt tokens that cost as much as one token of an answer.
-	outputCost = 4
 	// waitBytes are what a request holds while it waits, and tokenBytes what each
-	// token of its prompt adds: text, id and key.
-	waitBytes, tokenBytes = 4096, 10
-	// leastReturn is the least that a client is told to wait.
-	leastReturn = time.Second
+	// token of its prompt adds: text and id.
+	waitBytes, tokenBytes = 16 << 10, 8
+	// unknownReturn is what a client is told where the queue does not know how long it
+	// takes.
+	unknownReturn = 5 * time.Second
 )
 
-// expect is how long the answer to a request is likely to be, by what its tenant's
-// others were, and at most what its client says.
+// expect is how long the answer to a request is expected to be: what its client says,
+// and else what its tenant's other answers were.
 func (q *queue) expect(r *Request) int64 {
-	n := int64(firstAnswer)
-	if a := &q.answers[r.Tenant]; a.ended > 0 {
-		n = int64(a.tokens / a.ended)
+	a := &q.answers[r.Tenant]
+	switch {
+	case r.MaxTokens > 0:
+		return int64(r.MaxTokens)
+	case a.ended == 0:
+		return firstAnswer
 	}
-	if r.MaxTokens > 0 {
-		n = min(n, int64(r.MaxTokens))
-	}
-	return n
+	return int64(a.tokens / a.ended)
 }
 
 func newQueue(m *sim) (*queue, error) {
@@ -65,9 +66,12 @@ func newQueue(m *sim) (*queue, error) {
 	if q.Queue, err = qos.New(*m.cfg.QoS, m.pools); err != nil {
 		return nil, err
 	}
+	q.Placer = placing.Placer{Fleet: m.fleet, Pools: q}
 	m.fleet.OnRoom(func(pool string) {
-		id, _ := q.Pool(pool)
-		q.dirty[id] = true
+		if q.Waiting() > 0 { // else it is no news for anybody
+			id, _ := q.ID(pool)
+			q.dirty[id] = true
+		}
 	})
 	return q, nil
 }
@@ -93,14 +97,24 @@ func (q *queue) arrive(c *call) {
 	now := q.sim.clock()
 	q.fill(c)
 	e := &c.entry
+	terms := scoring.Terms{Pool: placing.NoPool}
 	if q.Waiting() == 0 {
-		if place, ok := q.Place(now, e, q.Open(now, e.Class, e.Pools)); ok {
-			q.Passed(now, e, place.Pool, place.Work)
-			c.charged = place.Work
-			q.sim.dispatch(c)
-			return
-		}
+		open := q.Open(now, e.Class, e.Pools)
+		terms = q.Terms(&open)
 	}
+	res, met, err := q.sim.fleet.Offer(now, c.offer, terms)
+	if err != nil {
+		panic("BUG: no worker although all are ready: " + err.Error())
+	}
+	if res != nil {
+		c.Reserve(res)
+		c.charged = placing.Cost(res.Prompt()-res.Cached(), c.output)
+		pool, _ := q.ID(res.Worker().Pool)
+		q.Passed(now, e, pool, c.charged)
+		q.sim.dispatch(c)
+		return
+	}
+	e.Work, e.Own = placing.Cost(met.Work, c.output), placing.Own(&met)
 	q.waits[e.Class]++
 	q.out = q.Admit(now, e, q, q.out[:0])
 	q.take()
@@ -115,16 +129,17 @@ func (q *queue) fill(c *call) {
 	if len(q.sim.plan.Tenants) > 0 {
 		tenant = q.sim.plan.Tenants[r.Tenant]
 	}
-	prompt, answer := int64(len(c.prepared.Prompt())), q.expect(r)
+	prompt := len(c.prepared.Prompt())
+	c.output = q.expect(r)
 	c.entry = qos.Entry{
 		Class: qos.ClassID(r.Class), Tenant: tenant.Name, Weight: tenant.Weight, Payload: c,
 		Key:  mix(uint64(c.index) + 1),
-		Work: prompt + outputCost*answer, Room: prompt + answer,
+		Work: placing.Cost(prompt, c.output), Room: int64(prompt) + c.output,
 		Arrived: now, Deadline: now.Add(class.Target), Until: now.Add(class.MaxWait),
-		Bytes: waitBytes + tokenBytes*prompt,
+		Bytes: waitBytes + tokenBytes*int64(prompt),
 	}
 	for _, name := range c.req.Pools {
-		id, _ := q.Pool(name)
+		id, _ := q.ID(name)
 		c.entry.Pools = append(c.entry.Pools, id)
 	}
 }
@@ -170,7 +185,7 @@ func (q *queue) refuse(c *call, o *qos.Outcome) {
 	m := q.sim
 	c.offer.Release()
 	q.refused = append(q.refused, Refused{Request: c.index, Return: c.returns, At: c.sent, Reason: o.Reason, RetryAfter: o.RetryAfter})
-	after := max(leastReturn, o.RetryAfter)
+	after := told(o)
 	patience := 0
 	if len(m.plan.Tenants) > 0 {
 		t := &m.plan.Tenants[m.plan.Requests[c.index].Tenant]
@@ -192,38 +207,33 @@ func (q *queue) ended(c *call, s *Sample) {
 	r := &q.sim.plan.Requests[c.index]
 	q.answers[r.Tenant].ended++
 	q.answers[r.Tenant].tokens += s.Output
-	s.Work = int64(s.Prompt-s.Cached) + outputCost*int64(s.Output)
+	s.Work = int64(s.Prompt-s.Cached) + placing.OutputCost*int64(s.Output)
 	q.Settle(q.sim.clock(), &c.entry, s.Work-c.charged)
 }
 
-// Begin, Wait and Place are the fleet as the queue needs it.
-
-func (q *queue) Begin() { q.held.Reset() }
-
-func (q *queue) Wait(now time.Time, pool qos.PoolID, bound time.Duration) (time.Duration, time.Time) {
-	return q.sim.fleet.Wait(now, q.sim.pools[pool], model, bound)
+// told is what a client is told to wait, in whole seconds as HTTP has it.
+func told(o *qos.Outcome) time.Duration {
+	after := o.RetryAfter
+	if after <= 0 && o.Reason != qos.ReasonPreempted {
+		after = unknownReturn
+	}
+	return max(time.Second, (after + time.Second - 1).Truncate(time.Second))
 }
 
-func (q *queue) Place(now time.Time, e *qos.Entry, terms qos.Terms) (qos.Placement, bool) {
-	c := e.Payload.(*call)
-	t := scoring.Terms{Bound: terms.Bound, Keep: scoring.Keep(terms.Keep), Held: &q.held}
-	if terms.Pool != qos.AnyPool {
-		t.Pool = q.sim.pools[terms.Pool]
-	}
-	res, refusal, err := q.sim.fleet.Offer(now, c.offer, t)
-	if err != nil {
-		panic("BUG: no worker although all are ready: " + err.Error())
-	}
-	answer := q.expect(&q.sim.plan.Requests[c.index])
-	if res == nil {
-		pool, _ := q.Pool(refusal.Pool)
-		if pool == terms.Pool { // else it is offered there, too
-			q.held.Add(refusal.Best, refusal.Work)
-		}
-		return qos.Placement{Pool: pool, Work: int64(refusal.Work) + outputCost*answer, Look: refusal.Look}, false
-	}
+// ID implements [placing.Pools].
+func (q *queue) ID(name string) (qos.PoolID, bool) { return q.Pool(name) }
+
+// Name implements [placing.Pools].
+func (q *queue) Name(id qos.PoolID) string { return q.sim.pools[id] }
+
+// Prepared implements [placing.Request].
+func (c *call) Prepared() *scoring.Prepared { return c.offer }
+
+// Output implements [placing.Request].
+func (c *call) Output() int64 { return c.output }
+
+// Reserve implements [placing.Request].
+func (c *call) Reserve(res *scoring.Reservation) {
 	c.res = res
 	c.offer.Release()
-	pool, _ := q.Pool(res.Worker().Pool)
-	return qos.Placement{Pool: pool, Work: int64(res.Prompt()-res.Cached()) + outputCost*answer}, true
 }

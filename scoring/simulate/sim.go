@@ -28,10 +28,12 @@ type call struct {
 	// returns is how often it was refused before.
 	returns int
 
-	// With a queue: what stands in it, what is offered to workers, and the work
-	// that was charged. before is the conversation before this turn.
+	// With a queue: what stands in it, what is offered to workers, how long its answer
+	// is expected to be, and the work that was charged. before is the conversation
+	// before this turn.
 	entry   qos.Entry
 	offer   *scoring.Prepared
+	output  int64
 	charged int64
 	before  []uint32
 	// text is the conversation so far, kept when a later turn needs it.
