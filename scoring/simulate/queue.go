@@ -114,7 +114,7 @@ func (q *queue) arrive(c *call) {
 		q.sim.dispatch(c)
 		return
 	}
-	e.Work, e.Own = placing.Cost(met.Work, c.output), placing.Own(&met)
+	e.Own = placing.Own(&met)
 	q.waits[e.Class]++
 	q.out = q.Admit(now, e, q, q.out[:0])
 	q.take()
