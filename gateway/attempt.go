@@ -19,9 +19,8 @@ import (
 type tries struct {
 	left      int // how many may still be picked
 	last      *rejection
-	full      []scoring.WorkerID // of those that are excluded, who had no room
-	saturated bool               // all of them had no room
-	denied    bool               // the pool's budget was used up
+	saturated bool // all of them had no room
+	denied    bool // the pool's budget was used up
 }
 
 // dispatch waits for the request's turn and sends it to the worker whose turn it is,
@@ -72,11 +71,12 @@ func (ex *exchange) attemptFailed(f *failure) *rejection {
 	if !again || ex.answerBegan {
 		return rej
 	}
-	ex.pick.Exclude = append(ex.pick.Exclude, w.ID)
 	ex.tries.saturated = ex.tries.saturated && f.kind == failSaturated
 	ex.tries.last = rej
 	if f.kind == failSaturated && ex.turn.asked {
 		ex.isFull(w.ID)
+	} else {
+		ex.pick.Exclude = append(ex.pick.Exclude, w.ID)
 	}
 	if ex.tries.left == 0 {
 		return ex.noWorker(nil)
@@ -97,11 +97,10 @@ func (ex *exchange) endAttempt() {
 	ex.res.Done(now, scoring.WorkerFailed)
 }
 
-// isFull notes that a worker had no room. That is no failure: it is left alone for a
-// moment, and the request waits on, for it as well where there is no other.
+// isFull notes that a worker had no room. That is no failure: the fleet leaves it alone
+// for a moment, for all requests, and this one waits on for whichever is the best then.
 func (ex *exchange) isFull(id scoring.WorkerID) {
 	ex.g.parts.Router.Saturated(time.Now(), id)
-	ex.tries.full = append(ex.tries.full, id)
 	ex.tries.left++
 }
 

@@ -91,6 +91,7 @@ func (f *failingRouter) Offer(now time.Time, p *scoring.Prepared, terms scoring.
 // run plays the cell before a gateway of its own, whose second worker is taken by what
 // is no request of a client.
 func (c queueCell) run(t *testing.T, set *policy.Set) {
+	var r *rig
 	router := &failingRouter{}
 	busy := gatewaytest.NewWorker(t, c.dialect.good())
 	urls := []string{busy.URL()}
@@ -98,9 +99,12 @@ func (c queueCell) run(t *testing.T, set *policy.Set) {
 		urls = append(urls, "http://127.0.0.1:1")
 	}
 	if c.phase == "again-full" {
-		urls = append(urls, gatewaytest.NewWorker(t, gatewaytest.Fail(503)).URL())
+		urls = append(urls, gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+			r.setReady("w2", false) // or it would be asked again by and by
+			gatewaytest.Fail(503)(x)
+		}).URL())
 	}
-	r := queueRig(t, urls, c.queue(), c.dialect.endpoints(),
+	r = queueRig(t, urls, c.queue(), c.dialect.endpoints(),
 		withParts(func(p *Parts) { router.Router, p.Router = p.Router, router }),
 		withConfig(func(cfg *Config) {
 			if c.phase == "queued-beaten" {

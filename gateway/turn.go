@@ -177,9 +177,6 @@ func (ex *exchange) offer() (*scoring.Reservation, error) {
 	t, tn, now := ex.g.turns, &ex.turn, time.Now()
 	if tn.prepared == nil {
 		p, err := ex.g.parts.Router.Prepare(now, &ex.pick)
-		if err != nil && ex.tryFullOnes() {
-			p, err = ex.g.parts.Router.Prepare(now, &ex.pick)
-		}
 		if err != nil {
 			return nil, err
 		}
@@ -191,23 +188,12 @@ func (ex *exchange) offer() (*scoring.Reservation, error) {
 		terms = t.open(now, &tn.class, tn.entry.Pools)
 	}
 	res, no, err := ex.g.parts.Router.Offer(now, tn.prepared, terms)
-	if err != nil && ex.tryFullOnes() {
-		res, no, err = ex.g.parts.Router.Offer(now, tn.prepared, terms)
-	}
 	if res != nil {
 		tn.work, tn.charged = tn.costs(res.Prompt()-res.Cached()), true
 		t.note(note{turn: tn, pool: res.Worker().Pool, work: tn.work})
 	}
 	tn.meets = no
 	return res, err
-}
-
-// tryFullOnes permits the workers again that had no room, where there are no others.
-func (ex *exchange) tryFullOnes() bool {
-	full := ex.tries.full
-	ex.tries.full = nil
-	ex.pick.Exclude = slices.DeleteFunc(ex.pick.Exclude, func(id scoring.WorkerID) bool { return slices.Contains(full, id) })
-	return len(full) > 0
 }
 
 var bodySeed = maphash.MakeSeed()

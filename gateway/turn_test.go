@@ -110,26 +110,50 @@ func TestTurnComes(t *testing.T) {
 }
 
 // TestFullWorkersAreWaitedFor: a worker that says that it has no room is left alone
-// for a moment and asked again, more often than a failure would be tried elsewhere.
+// for a moment and asked again, more often than a failure would be tried elsewhere,
+// whether there is no other, or one that has none either, or one that goes meanwhile.
 func TestFullWorkersAreWaitedFor(t *testing.T) {
-	var refused atomic.Int64
-	worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
-		if refused.Add(1) <= 3 {
-			gatewaytest.Fail(429)(x)
-			return
-		}
-		gatewaytest.Chat("a")(x)
-	})
-	r := queueRig(t, []string{worker.URL()}, queueConfig(), withConfig(func(c *Config) { c.Retries = 0 }))
-	resp, text := r.chat(streamBody).Answer()
-	if resp.StatusCode != 200 || !strings.HasSuffix(text, gatewaytest.DoneEvent) {
-		t.Fatalf("got %d %s", resp.StatusCode, text)
-	}
-	if row := r.row(); row.Attempts != 4 || row.Outcome != tenancy.OutcomeCompleted || row.InputTokens != 10 {
-		t.Errorf("row %+v", row)
-	}
-	if r.health.failures != 0 {
-		t.Errorf("the worker is blamed: %v", r.health.blamed)
+	for _, other := range []string{"none", "closed", "leaves"} {
+		t.Run(other, func(t *testing.T) {
+			t.Parallel()
+			var refused atomic.Int64
+			urls := []string{gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
+				if refused.Add(1) <= 3 {
+					gatewaytest.Fail(429)(x)
+					return
+				}
+				gatewaytest.Chat("a")(x)
+			}).URL()}
+			if other != "none" {
+				urls = append(urls, gatewaytest.NewWorker(t, gatewaytest.Fail(500)).URL())
+			}
+			r := queueRig(t, urls, queueConfig(), withConfig(func(c *Config) { c.Retries = 0 }))
+			var plug *scoring.Reservation
+			if other != "none" {
+				plug = r.plug(2)
+			}
+			c := r.chat(streamBody)
+			if other == "leaves" {
+				r.queued(1)
+				r.setReady("w2", false)
+			}
+			resp, text := c.Answer()
+			if resp.StatusCode != 200 || !strings.HasSuffix(text, gatewaytest.DoneEvent) {
+				t.Fatalf("got %d %s", resp.StatusCode, text)
+			}
+			if plug != nil {
+				plug.Done(time.Now(), scoring.NotSent)
+			}
+			if row := r.row(); row.Attempts != 4 || row.Outcome != tenancy.OutcomeCompleted || row.InputTokens != 10 {
+				t.Errorf("row %+v", row)
+			}
+			if r.health.failures != 0 {
+				t.Errorf("the worker is blamed: %v", r.health.blamed)
+			}
+			if waited := r.meter.last().QueueWait; waited < 1750*time.Millisecond {
+				t.Errorf("the worker was left alone for %v", waited)
+			}
+		})
 	}
 }
 

@@ -73,11 +73,12 @@ func (f *Fleet) meetAt(now time.Time, w *worker, speed float64, priority int64, 
 }
 
 // bounded is the wait at a worker as it is compared with a bound, in seconds, if the
-// longest of the waits there is this.
+// longest of the waits there is this. One that has asked for a pause is given nothing
+// until it is over: it would refuse that, however short the pause is.
 func (l *line) bounded(wait float64) float64 {
 	switch {
 	case l.left > 0:
-		return max(wait, l.left)
+		return longest
 	case l.idle || wait <= l.step:
 		return 0
 	}
@@ -142,7 +143,7 @@ func after(now time.Time, soon float64) time.Time {
 // What the engine works off, a pause of its own, and others' load that was seen long
 // ago, go by themselves. All in seconds. It requires that f.mu is held.
 func (f *Fleet) byItself(now time.Time, w *worker, l *line, limit float64) float64 {
-	soon := max(0, l.left-limit)
+	soon := l.left
 	limit = max(limit, l.step)
 	forgotten := 0.0
 	if l.waiting+l.others > 0 {
