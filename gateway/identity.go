@@ -36,6 +36,9 @@ type Refuser interface {
 type Changer interface {
 	// Changed returns another number whenever one may have been.
 	Changed() uint64
+	// Stands reports whether a principal that was let in has not been taken back since.
+	// It waits for nothing.
+	Stands(p *tenancy.Principal) bool
 }
 
 // proxyHeader is where a trusted proxy says for whom it speaks.
@@ -94,6 +97,21 @@ func (ex *exchange) stillKnown(ctx *fasthttp.RequestCtx) *rejection {
 		return nil
 	}
 	return ex.identify(ctx)
+}
+
+// callerStands reports whether the caller was not taken back since it was identified, where
+// that can be told: a request may have waited for minutes.
+func (ex *exchange) callerStands() bool {
+	c, ok := ex.st.Identifier.(Changer)
+	if !ok {
+		return true
+	}
+	now := c.Changed() // what changes from here on is looked at again
+	if now != ex.asOf && !c.Stands(ex.principal) {
+		return false
+	}
+	ex.asOf = now
+	return true
 }
 
 // credentialsChanged is another number when credentials may have been taken back,

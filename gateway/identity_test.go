@@ -198,6 +198,8 @@ func (i *changingIdentifier) Identify(context.Context, *tenancy.Credentials, tim
 
 func (i *changingIdentifier) Changed() uint64 { return i.changes.Load() }
 
+func (i *changingIdentifier) Stands(*tenancy.Principal) bool { return i.changes.Load() == 0 }
+
 // TestRevokedWhileTheBodyComes: a request whose body is held back is not served for
 // a credential that was revoked meanwhile, and no worker sees it.
 func TestRevokedWhileTheBodyComes(t *testing.T) {

@@ -27,7 +27,7 @@ var (
 		"again-full",    // and after one that had no room
 	}
 	queueFaults = []string{
-		"room", "client-fin", "client-rst", "shutdown", "revoke", "expire", "reload", "no-worker", "panic",
+		"room", "client-fin", "client-rst", "shutdown", "revoke", "revoked-turn", "expire", "reload", "no-worker", "panic",
 	}
 )
 
@@ -75,6 +75,21 @@ func TestQueueFaultMatrix(t *testing.T) {
 	t.Logf("%d of %d cells played", played, len(cells))
 }
 
+// standing knows callers until all are taken back.
+type standing struct {
+	Identifier
+	revoked atomic.Bool
+}
+
+func (s *standing) Changed() uint64 {
+	if s.revoked.Load() {
+		return 1
+	}
+	return 0
+}
+
+func (s *standing) Stands(*tenancy.Principal) bool { return !s.revoked.Load() }
+
 // failingRouter panics at the next offer to a pool once it is told to.
 type failingRouter struct {
 	Router
@@ -105,6 +120,7 @@ func (c queueCell) run(t *testing.T, set *policy.Set) {
 		}).URL())
 	}
 	r = queueRig(t, urls, c.queue(), c.dialect.endpoints(),
+		withState(func(st *State) { st.Identifier = &standing{Identifier: st.Identifier} }),
 		withParts(func(p *Parts) { router.Router, p.Router = p.Router, router }),
 		withConfig(func(cfg *Config) {
 			if c.phase == "queued-beaten" {
@@ -223,6 +239,9 @@ func (c queueCell) act(r *rig, router *failingRouter, plug *scoring.Reservation,
 		r.shutdownAtOnce()
 	case "revoke":
 		eventually(r.t, "the request to be cut", func() bool { return r.g.Cut(func(*tenancy.Principal) bool { return true }) == 1 })
+	case "revoked-turn": // nothing cuts what waits; its turn comes
+		r.g.State().Identifier.(*standing).revoked.Store(true)
+		plug.Done(time.Now(), scoring.NotSent)
 	case "reload":
 		st := *r.g.State()
 		st.Queue = qos.DefaultConfig("other", "classes")
@@ -246,7 +265,7 @@ func (c queueCell) expected() expected {
 		return leaves(chargeNone)
 	case "shutdown":
 		e.code = "unavailable"
-	case "revoke":
+	case "revoke", "revoked-turn":
 		e.status, e.code = 401, "invalid_api_key"
 	case "expire":
 		e.code = "overloaded"

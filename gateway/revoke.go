@@ -24,14 +24,22 @@ func (g *Gateway) Cut(revoked func(*tenancy.Principal) bool) int {
 	return n
 }
 
-var errRevoked = errors.New("it was revoked while the request ran")
+var (
+	errRevoked        = errors.New("it was revoked while the request ran")
+	errRevokedWaiting = errors.New("it was revoked while the request waited for a worker")
+)
+
+// takenBack is the end of a request whose caller was let in and is taken back.
+func (ex *exchange) takenBack(cause error) *rejection {
+	rej := unauthorized(&tenancy.AuthError{Reason: tenancy.AuthRevoked, KeyID: ex.principal.KeyID, Cause: cause})
+	rej.outcome = tenancy.OutcomeRejected // not denied: a worker may have been called
+	return rej
+}
 
 // cutShort is the end of a request that was cut before its answer began.
 func (ex *exchange) cutShort() *rejection {
 	if ex.revoked.Load() {
-		rej := unauthorized(&tenancy.AuthError{Reason: tenancy.AuthRevoked, KeyID: ex.principal.KeyID, Cause: errRevoked})
-		rej.outcome = tenancy.OutcomeRejected // not denied: a worker may have been called
-		return rej
+		return ex.takenBack(errRevoked)
 	}
 	return shuttingDown()
 }

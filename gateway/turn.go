@@ -257,6 +257,10 @@ func (ex *exchange) turnCame() *rejection {
 	if !tn.charged {
 		tn.charged, tn.work = true, tn.outcome.Work
 	}
+	if !ex.callerStands() {
+		ex.returnTurn()
+		return ex.takenBack(errRevokedWaiting)
+	}
 	ex.res, tn.res = tn.res, nil
 	return nil
 }

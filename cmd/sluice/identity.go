@@ -19,6 +19,12 @@ import (
 	"github.com/sluicegate/sluice/tenancy/authn/proxyid"
 )
 
+// By these the gateway refuses early, and notices who is taken back while a request comes or waits.
+var (
+	_ gateway.Refuser = (*authn.Chain)(nil)
+	_ gateway.Changer = (*authn.Chain)(nil)
+)
+
 // identity is by what callers are known in one generation.
 type identity struct {
 	identifier gateway.Identifier

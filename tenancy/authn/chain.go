@@ -33,6 +33,8 @@ type Standing interface {
 	Disabled(tenant string) bool
 	// Changed returns another number as long as something may have been taken back.
 	Changed() uint64
+	// Stands reports whether a principal that was let in would still be.
+	Stands(p *tenancy.Principal) bool
 }
 
 // Chain identifies callers by everything that a request brings. It is a
@@ -142,6 +144,9 @@ func (ch *Chain) Changed() uint64 {
 	}
 	return ch.Standing.Changed()
 }
+
+// Stands implements gateway.Changer.
+func (ch *Chain) Stands(p *tenancy.Principal) bool { return ch.Standing == nil || ch.Standing.Stands(p) }
 
 // Refuses implements gateway.Refuser: it knows the keys that are no good, and
 // what is nothing at all. Whether a token is good is for Identify to find out.

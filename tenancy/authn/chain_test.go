@@ -108,6 +108,10 @@ func (s standing) Disabled(tenant string) bool { return tenant == s.disabled }
 
 func (standing) Changed() uint64 { return 0 }
 
+func (s standing) Stands(p *tenancy.Principal) bool {
+	return !s.Revoked(p.ID) && !s.Disabled(p.Tenant.ID)
+}
+
 // TestStanding: who is revoked is refused by whatever credential, and a tenant that
 // was disabled since the generation was loaded is disabled.
 func TestStanding(t *testing.T) {
@@ -125,6 +129,9 @@ func TestStanding(t *testing.T) {
 		p, err := ch.Identify(t.Context(), c, noon)
 		if reasonWord(err) != k.want || p != nil && p.Tenant.Disabled != k.disabled {
 			t.Errorf("%+v: %+v, %v", k.standing, p, err)
+		}
+		if got := ch.Stands(u1); got != (k.want == "ok" && !k.disabled) {
+			t.Errorf("%+v: stands: %v", k.standing, got)
 		}
 	}
 	if u1.Tenant.Disabled {
