@@ -135,16 +135,23 @@ func (q *Queue) check(e *Entry) {
 	}
 }
 
-// tenantFull says whether e's tenant holds as much of the queue as it may.
+// tenantFull says whether e's tenant holds as much of the queue as it may. What e could
+// take the place of is left to it.
 func (q *Queue) tenantFull(e *Entry) bool {
 	own := q.tenants[e.Tenant]
 	if own == nil {
 		return false
 	}
+	left := tenant{q.cfg.MaxEntries - len(q.expiry) + own.entries, q.cfg.MaxBytes - q.bytes + own.bytes}
+	for _, id := range q.ranked[q.classes[e.Class].rank+1:] {
+		c := &q.classes[id]
+		left.add(c.exposed.entries, c.exposed.bytes)
+		if g := c.byTenant[e.Tenant]; g != nil { // they are own ones already
+			left.add(-g.held.entries, -g.held.bytes)
+		}
+	}
 	share := q.cfg.MaxTenantShare
-	entries := share * float64(q.cfg.MaxEntries-len(q.expiry)+own.entries)
-	bytes := share * float64(q.cfg.MaxBytes-q.bytes+own.bytes)
-	return float64(own.entries+1) > entries || float64(own.bytes+e.Bytes) > bytes
+	return float64(own.entries+1) > share*float64(left.entries) || float64(own.bytes+e.Bytes) > share*float64(left.bytes)
 }
 
 // full says whether there is no room for e, whoever it is of.

@@ -69,6 +69,20 @@ func (q *Queue) Check() error {
 	}
 	for i := range q.classes {
 		exposed -= q.classes[i].exposed.entries
+		var all tenant
+		for _, g := range q.classes[i].groups {
+			var of tenant
+			for e := g.first; e != nil; e = e.state.newer {
+				of.add(1, e.Bytes)
+			}
+			if of != g.held {
+				return fmt.Errorf("tenant %s may give %+v of class %d, counted %+v", g.tenant, g.held, i, of)
+			}
+			all.add(of.entries, of.bytes)
+		}
+		if all != q.classes[i].exposed {
+			return fmt.Errorf("class %d may give %+v, counted %+v", i, q.classes[i].exposed, all)
+		}
 		if len(q.classes[i].groups) != len(q.classes[i].byTenant) {
 			return fmt.Errorf("class %d has %d groups, %d by tenant", i, len(q.classes[i].groups), len(q.classes[i].byTenant))
 		}

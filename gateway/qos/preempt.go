@@ -7,6 +7,7 @@ import "time"
 type group struct {
 	tenant      string
 	first, last *Entry
+	held        tenant
 	work        int64
 	at          int // its place in class.groups
 }
@@ -45,8 +46,8 @@ func (q *Queue) expose(e *Entry) {
 	}
 	g.last, e.state.group = e, g
 	g.work += e.Work
-	c.exposed.entries++
-	c.exposed.bytes += e.Bytes
+	g.held.add(1, e.Bytes)
+	c.exposed.add(1, e.Bytes)
 	if g.at < 0 {
 		c.groups.push(g)
 	} else {
@@ -73,8 +74,8 @@ func (q *Queue) cover(e *Entry) {
 	}
 	e.state.group, e.state.older, e.state.newer = nil, nil, nil
 	g.work -= e.Work
-	c.exposed.entries--
-	c.exposed.bytes -= e.Bytes
+	g.held.add(-1, -e.Bytes)
+	c.exposed.add(-1, -e.Bytes)
 	if g.first != nil {
 		c.groups.fix(g.at)
 		return
@@ -95,8 +96,7 @@ func (q *Queue) makeRoom(now time.Time, e *Entry, out []Outcome) ([]Outcome, boo
 	if c := &q.classes[e.Class]; c.MaxQueue == 0 || c.waiting < c.MaxQueue {
 		var can tenant
 		for _, id := range q.ranked[c.rank+1:] {
-			can.entries += q.classes[id].exposed.entries
-			can.bytes += q.classes[id].exposed.bytes
+			can.add(q.classes[id].exposed.entries, q.classes[id].exposed.bytes)
 		}
 		if q.fits(e, can) {
 			for rank := len(q.ranked) - 1; q.full(e); {

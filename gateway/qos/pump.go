@@ -245,6 +245,7 @@ func (q *Queue) pump(now time.Time, p *pool, placer Placer, out []Outcome) []Out
 		if len(failed) == q.cfg.Tries && (ok || more) {
 			// Those behind have their turn soon.
 			p.dirty, p.behind = true, true
+			clear(failed[q.cfg.Tries/2:])
 			failed = failed[:q.cfg.Tries/2]
 			break
 		}

@@ -52,6 +52,11 @@ type tenant struct {
 	bytes   int64
 }
 
+func (t *tenant) add(entries int, bytes int64) {
+	t.entries += entries
+	t.bytes += bytes
+}
+
 // New returns a queue for the pools of these names, whose ids are 0 and up. The
 // classes' ids are 0 and up, too.
 func New(cfg Config, pools []string) (*Queue, error) {
@@ -226,8 +231,7 @@ func (q *Queue) hold(e *Entry) {
 		}
 		q.tenants[e.Tenant] = t
 	}
-	t.entries++
-	t.bytes += e.Bytes
+	t.add(1, e.Bytes)
 	q.bytes += e.Bytes
 	q.classes[e.Class].waiting++
 	q.expose(e)
@@ -237,8 +241,7 @@ func (q *Queue) hold(e *Entry) {
 func (q *Queue) free(e *Entry) {
 	q.cover(e)
 	t := q.tenants[e.Tenant]
-	t.entries--
-	t.bytes -= e.Bytes
+	t.add(-1, -e.Bytes)
 	q.bytes -= e.Bytes
 	q.classes[e.Class].waiting--
 	if t.entries > 0 {

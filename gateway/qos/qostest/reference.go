@@ -94,6 +94,14 @@ func (q *Reference) Admit(now time.Time, e *qos.Entry, p qos.Placer, out []qos.O
 	i := &item{Entry: e, since: now, rests: make(map[qos.PoolID]int64)}
 	q.known[e] = i
 	own, others, _ := q.holds(e)
+	for c := int(e.Class) + 1; c < len(q.cfg.Classes); c++ {
+		exposed, _ := q.exposed(qos.ClassID(c))
+		for _, v := range exposed {
+			if v.Tenant != e.Tenant {
+				others = holds{others.entries - 1, others.bytes - v.Bytes}
+			}
+		}
+	}
 	if share := q.cfg.MaxTenantShare; own.entries > 0 &&
 		(float64(own.entries+1) > share*float64(q.cfg.MaxEntries-others.entries) ||
 			float64(own.bytes+e.Bytes) > share*float64(q.cfg.MaxBytes-others.bytes)) {
