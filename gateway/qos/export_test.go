@@ -2,6 +2,7 @@ package qos
 
 import (
 	"fmt"
+	"maps"
 	"math"
 )
 
@@ -120,6 +121,13 @@ func (q *Queue) Check() error {
 		if p.waiting != waiting || p.resting.len() != resting {
 			return fmt.Errorf("pool %d has %d, %d of them rest; counted %d and %d", p.id, p.waiting, p.resting.len(), waiting, resting)
 		}
+	}
+	bookers := make(map[string]int)
+	for key := range q.booked {
+		bookers[key.flow.tenant]++
+	}
+	if !maps.Equal(bookers, q.bookers) {
+		return fmt.Errorf("tenants have bookings %v, counted %v", q.bookers, bookers)
 	}
 	if q.flows != known || len(q.booked) != len(q.bookings) {
 		return fmt.Errorf("%d flows and %d bookings, counted %d and %d", q.flows, len(q.booked), known, len(q.bookings))

@@ -117,39 +117,12 @@ func (b *band) ahead(now time.Time, f *flow, e *Entry, booked bool, memory time.
 	return max(0, min(all, own+others))
 }
 
-// Limits of bookings.
 const (
-	maxBookings     = 1 << 16
-	maxFlowBookings = 1 << 12
-	// leastGrace is for how long at least after its time a client that was told to
-	// come again is expected.
-	leastGrace = 5 * time.Second
 	// leastRetry is the least that a client is told to wait, longestDrain the most
 	// where no booking says when.
 	leastRetry   = time.Second
 	longestDrain = time.Minute
-	// showing is the part of what is known of whether clients come again that one of
-	// them makes.
-	showing = 1.0 / 32
 )
-
-// booking is the room that a request will find which was refused: the tenant's
-// other arrivals are told to come after it.
-type booking struct {
-	key  bookingKey
-	work float64
-	due  time.Time
-	end  time.Time
-	at   int // its place in Queue.bookings
-}
-
-type bookingKey struct {
-	flow *flow
-	key  uint64
-}
-
-func (a *booking) before(b *booking) bool { return a.end.Before(b.end) }
-func (a *booking) moved(to int)           { a.at = to }
 
 // limits are up to which part of what it may take at most an arrival is let in: one
 // of a tenant none of which was refused before, one of a tenant that is being refused,
@@ -226,67 +199,6 @@ func (q *Queue) limit(e *Entry, f *flow, told bool) time.Duration {
 		part = by.refusing
 	}
 	return time.Duration(part * float64(most))
-}
-
-// spread spreads keys over 0..1.
-func spread(key uint64) float64 {
-	return float64(key*0x9e3779b97f4a7c15>>40) / (1 << 24)
-}
-
-func (q *Queue) bookingOf(e *Entry) *booking {
-	if e.Key == 0 || len(q.booked) == 0 {
-		return nil
-	}
-	for _, id := range e.Pools {
-		f := q.pools[id].bands[e.Class].flows[e.Tenant]
-		if f == nil || f.bookings == 0 {
-			continue
-		}
-		if b := q.booked[bookingKey{f, e.Key}]; b != nil {
-			return b
-		}
-	}
-	return nil
-}
-
-// book keeps room for an entry that was refused.
-func (q *Queue) book(now time.Time, f *flow, e *Entry, retry time.Duration) {
-	if e.Key == 0 || len(q.bookings) >= maxBookings || f.bookings >= maxFlowBookings {
-		return
-	}
-	k := &booking{key: bookingKey{f, e.Key}, work: float64(e.Work), due: now.Add(retry)}
-	k.end = k.due.Add(max(leastGrace, retry/5))
-	f.bookings++
-	f.books(k.work)
-	q.booked[k.key] = k
-	q.bookings.push(k)
-}
-
-func (f *flow) books(work float64) {
-	f.booked += work
-	f.band.booked += work
-}
-
-// unbook ends a booking; came says whether its client came.
-func (q *Queue) unbook(k *booking, came bool) {
-	f := k.key.flow
-	f.shows -= showing * f.shows
-	if came {
-		f.shows += showing
-	}
-	f.books(-k.work)
-	if f.bookings--; f.bookings == 0 {
-		f.books(-f.booked)
-	}
-	delete(q.booked, k.key)
-	q.bookings.remove(k.at)
-}
-
-// expire ends the bookings of those that did not come.
-func (q *Queue) expire(now time.Time) {
-	for len(q.bookings) > 0 && q.bookings[0].end.Before(now) {
-		q.unbook(q.bookings[0], false)
-	}
 }
 
 // drain is when one that was refused for want of room, or has waited in vain, may come

@@ -29,6 +29,7 @@ type Queue struct {
 
 	booked   map[bookingKey]*booking
 	bookings heap[*booking] // by when they end
+	bookers  map[string]int // how many each tenant has
 }
 
 // class is a class and what became of its entries.
@@ -61,7 +62,8 @@ func (t *tenant) add(entries int, bytes int64) {
 // classes' ids are 0 and up, too.
 func New(cfg Config, pools []string) (*Queue, error) {
 	q := &Queue{
-		tenants: make(map[string]*tenant), booked: make(map[bookingKey]*booking), enough: 2,
+		tenants: make(map[string]*tenant), booked: make(map[bookingKey]*booking), bookers: make(map[string]int),
+		enough: 2,
 	}
 	if err := q.Reconfigure(cfg, pools); err != nil {
 		return nil, err
