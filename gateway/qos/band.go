@@ -15,6 +15,9 @@ type pool struct {
 	shared  int // of those that wait: with other pools
 	resting resting
 	rate    rate
+	// step is the work of the last placement that was not owed, or of a larger one since:
+	// what a class earned by that it has not been able to use yet.
+	step int64
 }
 
 // sooner notes when to look at the pool.
@@ -41,9 +44,9 @@ type band struct {
 	// floor is where a flow begins: what those have had that are being served.
 	floor float64
 	// credit is the work that the class's share has earned, less what it got. It is 0
-	// when nothing waits, and at most twice the largest entry either way.
-	credit  float64
-	largest int64
+	// when nothing waits; see cut.
+	credit float64
+	sizes  tally
 
 	placed, contended, got int64
 	arrivals               meter
@@ -112,6 +115,15 @@ func (b *band) owed(share float64, r ref) bool {
 	return share > 0 && b.credit >= float64(r.entry.cost())
 }
 
+// cut bounds what is saved, or a class that could not use its credit for long would have
+// the workers for itself afterwards. A few of the largest that wait now can be saved,
+// since those may rest when their turn comes, and what was earned by the last step: a
+// class of small entries may have had no turn since.
+func (b *band) cut(share float64) {
+	most := 2 * float64(b.sizes.most())
+	b.credit = min(max(b.credit, -most), most+share*float64(b.pool.step))
+}
+
 // enter links an entry to the band.
 func (q *Queue) enter(now time.Time, b *band, r ref) {
 	e := r.entry
@@ -122,7 +134,7 @@ func (q *Queue) enter(now time.Time, b *band, r ref) {
 		b.pool.shared++
 	}
 	b.work += e.part()
-	b.largest = max(b.largest, e.Work)
+	b.sizes.add(e.Work)
 	if e.state.charged {
 		b.again.push(ordered{r})
 		return
@@ -170,9 +182,11 @@ func (q *Queue) leave(now time.Time, r ref) {
 		b.missed -= e.part()
 		f.missed -= e.part()
 	}
+	b.sizes.remove(e.Work)
 	if b.waiting--; b.waiting == 0 {
-		b.work, b.missed, b.credit, b.largest = 0, 0, 0, 0
+		b.work, b.missed, b.credit = 0, 0, 0
 	}
+	b.cut(q.classes[b.class].Share)
 	if f == nil {
 		return
 	}

@@ -53,7 +53,12 @@ func TestShares(t *testing.T) {
 		}, "a")
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		// Each takes its worker beyond the bound, so that a pump doesn't take all that waits.
-		largest := rapid.Int64Range(11, 5000).Draw(t, "largest")
+		sizes := []int64{
+			rapid.Int64Range(11, 5000).Draw(t, "largest"),
+			rapid.Int64Range(11, 5000).Draw(t, "largest"),
+			rapid.Int64Range(11, 5000).Draw(t, "largest"),
+		}
+		largest := slices.Max(sizes)
 		var got [3]float64
 		var above [3]float64 // the most that a class had beyond its share
 		total := 0.0
@@ -66,18 +71,56 @@ func TestShares(t *testing.T) {
 			for c := range got {
 				off := got[c] - shares[c]*total
 				above[c] = max(above[c], off)
-				// Credit is cut at two of the largest, and two other classes may be owed, too.
+				// Two other classes may be owed, too.
 				if above[c]-off > 6*float64(largest) && (c > 0 || shares[0] > 0) {
 					t.Fatalf("class %d with share %v is %v behind, the largest is %v", c, shares[c], above[c]-off, largest)
 				}
 			}
 		}
-		for _, class := range []string{"urgent", "plain", "batch"} {
-			w.keeps(6, class, class, func() *qos.Entry { return w.entry(class, class, 11+rng.Int64N(largest-10)) })
+		for i, class := range []string{"urgent", "plain", "batch"} {
+			w.keeps(6, class, class, func() *qos.Entry { return w.entry(class, class, 11+rng.Int64N(sizes[i]-10)) })
 		}
 		w.most = 1000
 		w.run(time.Hour)
 	})
+}
+
+// TestNoBurstOfCredit has a class wait for a worker that is closed, after a giant entry of
+// it has come and left. When the worker is back it gets its share, and not all that it
+// could not get before.
+func TestNoBurstOfCredit(t *testing.T) {
+	w := newWorld(t, 2, 10_000, func(c *qos.Config) {
+		patient(c)
+		c.Classes[2].Share = 0.1
+	}, "a")
+	w.fleet.Workers[0].Closed = true
+	got := make(map[string]int64)
+	w.outcome = func(o qos.Outcome) { got[o.Entry.Tenant] += o.Work }
+	size := func(class string, only int) func() *qos.Entry {
+		return func() *qos.Entry {
+			e := w.entry(class, class, 500)
+			e.Payload = &qostest.Request{Only: only}
+			return e
+		}
+	}
+	w.keeps(20, "batch", "batch", size("batch", 1))
+	w.keeps(20, "urgent", "urgent", size("urgent", 0))
+	w.at(time.Second, func() {
+		giant := w.entry("batch", "giant", 1_000_000)
+		giant.Payload = &qostest.Request{Only: 1}
+		w.admit(giant)
+		w.at(2*time.Second, func() { w.q.Leave(w.now, giant) })
+	})
+	w.at(time.Minute, func() {
+		clear(got)
+		w.fleet.Workers[0].Closed = false
+		w.q.Dirty(0)
+	})
+	w.run(time.Minute + 10*time.Second)
+	all := got["batch"] + got["urgent"]
+	if share := float64(all) / 10; float64(got["batch"]) > share+3000 || float64(got["batch"]) < share-3000 {
+		t.Errorf("batch got %d of %d when its worker was back, its share is 0.1", got["batch"], all)
+	}
 }
 
 // TestStarvationByBound keeps each worker's wait between the bound of a class and that of a

@@ -78,6 +78,9 @@ func (q *Queue) grant(now time.Time, c choice, placed Placement) Outcome {
 		}
 		q.classes[e.Class].stats.Granted++
 		l.band.floor = max(l.band.floor, l.flow.tag-float64(q.cfg.Slack)/l.flow.weight)
+		if !c.owed {
+			l.band.pool.step = 0
+		}
 		q.charge(now, l.flow, o.Work)
 		e.state.charged, e.state.pool = true, o.Pool
 		l.band.pool.rate.placed(now, o.Work)
@@ -98,7 +101,9 @@ func (q *Queue) charge(now time.Time, f *flow, work int64) {
 	if f.ready >= 0 {
 		f.settle()
 	}
-	for _, b := range f.band.pool.bands {
+	p := f.band.pool
+	p.step = max(p.step, work)
+	for _, b := range p.bands {
 		if b == f.band {
 			b.placed += work
 		}
@@ -111,8 +116,7 @@ func (q *Queue) charge(now time.Time, f *flow, work int64) {
 			b.got += work
 			b.credit -= float64(work)
 		}
-		most := 2 * float64(b.largest)
-		b.credit = min(max(b.credit, -most), most)
+		b.cut(q.classes[b.class].Share)
 	}
 }
 

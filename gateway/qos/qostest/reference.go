@@ -36,11 +36,11 @@ type item struct {
 type pool struct {
 	dirty       bool
 	tried, look time.Time
+	step        int64 // the last work that was not owed, or a larger one since
 }
 
 type band struct {
 	floor, credit float64
-	largest       int64
 	flows         map[string]*flow
 	arrivals      []arrival
 }
@@ -147,7 +147,7 @@ func (q *Reference) Admit(now time.Time, e *qos.Entry, p qos.Placer, out []qos.O
 		}
 		placed, ok := q.offer(now, id, i, q.terms(now, id, i, bound, owed), p)
 		if ok {
-			out = append(out, q.grant(now, id, i, placed))
+			out = append(out, q.grant(now, id, i, owed, placed))
 			q.pools[id].dirty = true
 			return out
 		}
@@ -284,8 +284,6 @@ func (q *Reference) victims(e *qos.Entry) []*item {
 
 func (q *Reference) insert(now time.Time, i *item) {
 	for _, id := range i.Pools {
-		b := q.bands[id][i.Class]
-		b.largest = max(b.largest, i.Work)
 		if !i.charged && len(q.of(id, i.Class, i.Tenant)) == 0 {
 			f := q.idle(now, id, i.Entry)
 			q.seq++
@@ -405,7 +403,7 @@ func sooner(a, b *item) int {
 	return cmp.Or(a.Deadline.Compare(b.Deadline), cmp.Compare(a.seq, b.seq))
 }
 
-func (q *Reference) grant(now time.Time, id qos.PoolID, i *item, placed qos.Placement) qos.Outcome {
+func (q *Reference) grant(now time.Time, id qos.PoolID, i *item, owed bool, placed qos.Placement) qos.Outcome {
 	o := qos.Outcome{Entry: i.Entry, State: qos.Granted, Pool: id, Waited: max(0, now.Sub(i.since))}
 	if !i.charged {
 		o.Work = placed.Work
@@ -415,6 +413,9 @@ func (q *Reference) grant(now time.Time, id qos.PoolID, i *item, placed qos.Plac
 		b := q.bands[id][i.Class]
 		f := b.flows[i.Tenant]
 		b.floor = max(b.floor, f.tag-float64(q.cfg.Slack)/f.weight)
+		if !owed {
+			q.pools[id].step = 0
+		}
 		q.charge(id, i.Class, f, o.Work)
 		i.charged, i.pool = true, id
 		q.remove(now, i, qos.Granted, false)
@@ -428,6 +429,7 @@ func (q *Reference) grant(now time.Time, id qos.PoolID, i *item, placed qos.Plac
 
 func (q *Reference) charge(id qos.PoolID, c qos.ClassID, f *flow, work int64) {
 	f.tag += float64(work) / f.weight
+	q.pools[id].step = max(q.pools[id].step, work)
 	for o, b := range q.bands[id] {
 		if len(q.in(id, o)) == 0 {
 			continue
@@ -436,9 +438,23 @@ func (q *Reference) charge(id qos.PoolID, c qos.ClassID, f *flow, work int64) {
 		if o == c {
 			b.credit -= float64(work)
 		}
-		most := 2 * float64(b.largest)
-		b.credit = min(max(b.credit, -most), most)
+		q.cut(id, o)
 	}
+}
+
+// cut bounds the credit of a class at a pool: by twice the power of two above the largest
+// entry that waits, and by what was earned since the last placement that was not owed.
+func (q *Reference) cut(id qos.PoolID, c qos.ClassID) {
+	largest := int64(0)
+	for _, i := range q.in(id, c) {
+		largest = max(largest, i.Work)
+	}
+	most := 0.0
+	if largest > 0 {
+		most = math.Exp2(math.Floor(math.Log2(float64(largest))) + 2)
+	}
+	b := q.bands[id][c]
+	b.credit = min(max(b.credit, -most), most+q.cfg.Classes[c].Share*float64(q.pools[id].step))
 }
 
 func (q *Reference) remove(now time.Time, i *item, state qos.State, again bool) {
@@ -448,8 +464,9 @@ func (q *Reference) remove(now time.Time, i *item, state qos.State, again bool) 
 	for _, id := range i.Pools {
 		b := q.bands[id][i.Class]
 		if len(q.in(id, i.Class)) == 0 {
-			b.credit, b.largest = 0, 0
+			b.credit = 0
 		}
+		q.cut(id, i.Class)
 		if !again && len(q.of(id, i.Class, i.Tenant)) == 0 {
 			b.flows[i.Tenant].at = now
 		}

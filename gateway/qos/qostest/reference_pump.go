@@ -130,7 +130,7 @@ func (q *Reference) pump(now time.Time, id qos.PoolID, placer qos.Placer, out []
 		}
 		placed, ok := q.offer(now, id, i, q.terms(now, id, i, bound, owed), placer)
 		if ok {
-			out = append(out, q.grant(now, id, i, placed))
+			out = append(out, q.grant(now, id, i, owed, placed))
 			p.dirty = p.dirty || len(failed) > 0
 			rise(1)
 			continue
