@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"strconv"
@@ -59,7 +60,9 @@ func TestSilentConnections(t *testing.T) {
 
 // TestSlowHeader is refused once a byte has come.
 func TestSlowHeader(t *testing.T) {
-	r := newRig(t, nil, withConfig(func(c *Config) { c.HeaderRead = 100 * time.Millisecond }))
+	t.Parallel()
+	// Long enough for the first byte to come in time: after it nobody would be told.
+	r := newRig(t, nil, withConfig(func(c *Config) { c.HeaderRead = 3 * time.Second }))
 	c := r.dial()
 	if err := c.Write("GET /hea"); err != nil {
 		t.Fatal(err)
@@ -79,30 +82,34 @@ const bodyHead = "POST /v1/chat/completions HTTP/1.1\r\nHost: gateway.test\r\nAu
 // time for the whole body is over; a connection between requests may wait
 // longer.
 func TestSlowBody(t *testing.T) {
+	const idle = 3 * time.Second // far longer than a pause, shorter than all of them
 	for _, secure := range []bool{false, true} {
-		opts := []rigOption{withConfig(func(c *Config) { c.BodyIdle = 200 * time.Millisecond })}
-		if secure {
-			opts = append(opts, withTLS())
-		}
-		r := newRig(t, nil, opts...)
-		c := r.dial()
-		c.Send("GET", "/healthz", "")
-		c.Answer()
-		time.Sleep(400 * time.Millisecond) // between requests this is no silence
-		if err := c.Write(bodyHead + "{"); err != nil {
-			t.Fatal(err)
-		}
-		for range 4 {
-			time.Sleep(100 * time.Millisecond) // every byte starts the time anew
-			if err := c.Write(" "); err != nil {
+		t.Run(fmt.Sprintf("TLS %v", secure), func(t *testing.T) {
+			t.Parallel()
+			opts := []rigOption{withConfig(func(c *Config) { c.BodyIdle = idle })}
+			if secure {
+				opts = append(opts, withTLS())
+			}
+			r := newRig(t, nil, opts...)
+			c := r.dial()
+			c.Send("GET", "/healthz", "")
+			c.Answer()
+			time.Sleep(idle + idle/3) // between requests this is no silence
+			if err := c.Write(bodyHead + "{"); err != nil {
 				t.Fatal(err)
 			}
-		}
-		resp, body := c.Answer()
-		wantError(t, resp, body, 408, "request_timeout")
-		if rest := c.Closed(); rest != "" {
-			t.Errorf("got %q after the answer", rest)
-		}
+			for range 8 {
+				time.Sleep(idle / 6) // every byte starts the time anew
+				if err := c.Write(" "); err != nil {
+					t.Fatal(err)
+				}
+			}
+			resp, body := c.Answer()
+			wantError(t, resp, body, 408, "request_timeout")
+			if rest := c.Closed(); rest != "" {
+				t.Errorf("got %q after the answer", rest)
+			}
+		})
 	}
 }
 
@@ -182,7 +189,7 @@ func TestBodyWithPausesInItsTime(t *testing.T) {
 	t.Parallel()
 	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
 	r := newRig(t, []string{worker.URL()}, withConfig(func(c *Config) {
-		c.BodyRead, c.BodyIdle = 6*time.Second, 3500*time.Millisecond
+		c.BodyRead, c.BodyIdle = 12*time.Second, 7*time.Second
 	}))
 	c := r.dial()
 	if err := c.Write(strings.Replace(bodyHead, "100", strconv.Itoa(len(chatBody)), 1)); err != nil {
@@ -193,7 +200,7 @@ func TestBodyWithPausesInItsTime(t *testing.T) {
 	for _, part := range []struct {
 		pause time.Duration
 		text  string
-	}{{2600 * time.Millisecond, chatBody[:1]}, {1200 * time.Millisecond, chatBody[1:]}} {
+	}{{5200 * time.Millisecond, chatBody[:1]}, {2400 * time.Millisecond, chatBody[1:]}} {
 		time.Sleep(part.pause)
 		if err := c.Write(part.text); err != nil {
 			t.Fatal(err)

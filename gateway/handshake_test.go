@@ -22,7 +22,8 @@ func (m *memoryMeter) handshakes() []string {
 // TestFailedHandshakes are counted by their reason, and not as requests or as bad
 // framing.
 func TestFailedHandshakes(t *testing.T) {
-	r := newRig(t, nil, withTLS(), withConfig(func(c *Config) { c.HeaderRead = time.Second }))
+	t.Parallel()
+	r := newRig(t, nil, withTLS(), withConfig(func(c *Config) { c.HeaderRead = 5 * time.Second })) // one is waited for
 	r.tls.Server.MinVersion, r.tls.Server.NextProtos = tls.VersionTLS12, []string{"http/1.1"}
 	talk := func(change func(*tls.Config)) func() {
 		return func() {
@@ -85,7 +86,11 @@ func TestUnreadableRequestsAreRequests(t *testing.T) {
 		"GET /healthz HTTP/1.1\r\nHost":                                                                        408,
 	} {
 		out := &lockedBuffer{}
-		r := newRig(t, nil, withConfig(func(c *Config) { c.HeaderRead = 500 * time.Millisecond }),
+		r := newRig(t, nil, withConfig(func(c *Config) {
+			if want == 408 { // after the time that the first byte has to come in nobody would be told
+				c.HeaderRead = 3 * time.Second
+			}
+		}),
 			withParts(func(p *Parts) { p.Log = slog.New(slog.NewTextHandler(out, nil)) }))
 		c := r.dial()
 		_ = c.Write(text)

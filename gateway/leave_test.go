@@ -22,8 +22,12 @@ func limited(_ context.Context, in *policy.Input) *policy.Decision {
 	return d
 }
 
+// atOnce is what a thing may take that waits for no time-out of the gateway, which are
+// longer: it takes milliseconds, but on a busy machine.
+const atOnce = 10 * time.Second
+
 // TestClientLeaves kills the client in every phase, in every way, with and
-// without TLS. The worker must be free within a second, nothing may be left of
+// without TLS. The worker must be free at once, nothing may be left of
 // the request, and the ledger must have its one row.
 func TestClientLeaves(t *testing.T) {
 	phases := []struct {
@@ -86,13 +90,13 @@ func TestClientLeaves(t *testing.T) {
 					if seen != nil {
 						select {
 						case <-seen.Left:
-						case <-time.After(time.Second):
-							t.Fatal("the worker still has the request a second after its client left")
+						case <-time.After(atOnce):
+							t.Fatalf("the worker still has the request %v after its client left", atOnce)
 						}
 					}
 					row := r.row()
-					if took := time.Since(left); took > time.Second {
-						t.Errorf("the request was settled %v after its client left, want within 1s", took)
+					if took := time.Since(left); took > atOnce {
+						t.Errorf("the request was settled %v after its client left, want within %v", took, atOnce)
 					}
 					if row.Outcome != tenancy.OutcomeClientAborted || row.Status != 499 || row.Phase != p.phase {
 						t.Errorf("row says outcome %s, status %d, phase %s; want client_aborted, 499, %s", row.Outcome, row.Status, row.Phase, p.phase)
@@ -125,8 +129,8 @@ func TestPipelinedBytesDoNotHideALeave(t *testing.T) {
 	c.Leave(gatewaytest.FIN)
 	select {
 	case <-seen.Left:
-	case <-time.After(time.Second):
-		t.Fatal("the worker still has the request a second after its client left")
+	case <-time.After(atOnce):
+		t.Fatalf("the worker still has the request %v after its client left", atOnce)
 	}
 	r.row()
 }
@@ -234,7 +238,7 @@ func TestBlockedWriteEndsWithItsClient(t *testing.T) {
 	if row := r.row(); row.Outcome != tenancy.OutcomeClientAborted {
 		t.Errorf("row %+v", row)
 	}
-	if took := time.Since(left); took > time.Second {
-		t.Errorf("the request was settled %v after its client left, want within 1s", took)
+	if took := time.Since(left); took > atOnce {
+		t.Errorf("the request was settled %v after its client left, want within %v", took, atOnce)
 	}
 }

@@ -185,8 +185,9 @@ func (c queueCell) queue() qos.Config {
 			q.Classes[i].KeepAlive = c.phase == "queued-beaten"
 			if c.fault == "expire" {
 				q.Classes[i].Target, q.Classes[i].MaxWait = 100*time.Millisecond, 500*time.Millisecond
-				if c.phase == "queued-beaten" {
-					q.Classes[i].MaxWait = 8 * time.Second // a comment comes before, however busy the machine
+				if c.phase == "queued-beaten" || c.again() {
+					// A comment comes before, or a worker has failed, however busy the machine.
+					q.Classes[i].MaxWait = 8 * time.Second
 				}
 			}
 		}

@@ -181,7 +181,7 @@ func TestSlowReaderOfALongAnswer(t *testing.T) {
 	answer := `{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2},"x":"` + strings.Repeat("x", 24<<20) + `"}`
 	worker := gatewaytest.NewWorker(t, gatewaytest.JSON(200, answer))
 	for _, opts := range [][]rigOption{{}, {withTLS()}} {
-		r := newRig(t, []string{worker.URL()}, append(opts, withConfig(func(cfg *Config) { cfg.ClientWrite = 2 * time.Second }))...)
+		r := newRig(t, []string{worker.URL()}, append(opts, withConfig(func(cfg *Config) { cfg.ClientWrite = 3 * time.Second }))...)
 		c, stuck := r.dial(), r.dial()
 		for _, c := range []*gatewaytest.Client{c, stuck} {
 			c.KeepLittle()

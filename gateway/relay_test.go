@@ -170,7 +170,11 @@ func TestStreamFailures(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			worker := gatewaytest.NewWorker(t, c.worker)
-			r := newRig(t, []string{worker.URL()}, withConfig(func(cfg *Config) { cfg.StreamIdle = 200 * time.Millisecond }))
+			r := newRig(t, []string{worker.URL()}, withConfig(func(cfg *Config) {
+				if c.code == "upstream_timeout" { // else a worker that is late would be silent
+					cfg.StreamIdle = 200 * time.Millisecond
+				}
+			}))
 			client := r.chat(streamBody)
 			resp := client.Head()
 			b, err := io.ReadAll(resp.Body)
@@ -281,7 +285,9 @@ func TestFailuresBeforeTheAnswer(t *testing.T) {
 			t.Parallel()
 			bad := gatewaytest.NewWorker(t, c.worker)
 			short := withConfig(func(cfg *Config) {
-				cfg.FirstByteStream, cfg.FirstByteUnary, cfg.StreamIdle = time.Second, time.Second, time.Second
+				if c.status == 504 { // else a worker that is late would be silent
+					cfg.FirstByteStream, cfg.FirstByteUnary, cfg.StreamIdle = time.Second, time.Second, time.Second
+				}
 			})
 			body := chatBody
 			if c.stream {

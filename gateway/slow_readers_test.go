@@ -56,7 +56,7 @@ func TestSlowReaders(t *testing.T) {
 	}
 	// Once the sockets are full a worker can send no more than its client reads.
 	calm := 0
-	for end, full := time.Now().Add(time.Minute), sent.Load(); calm < 3; {
+	for end, full := time.Now().Add(3*time.Minute), sent.Load(); calm < 3; {
 		time.Sleep(time.Second)
 		now := sent.Load()
 		if calm++; now-full > 4<<20 || now == 0 {

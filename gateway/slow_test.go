@@ -26,11 +26,11 @@ func TestSlowClientIsNoSilence(t *testing.T) {
 		x.Chunk(gatewaytest.DoneEvent)
 		x.End()
 	})
-	r := newRig(t, []string{worker.URL()}, withConfig(func(c *Config) { c.StreamIdle = 2 * time.Second }),
+	r := newRig(t, []string{worker.URL()}, withConfig(func(c *Config) { c.StreamIdle = 4 * time.Second }),
 		withListener(func(ln net.Listener) net.Listener { return narrow{ln} }))
 	c := r.chat(streamBody)
 	resp := c.Head()
-	time.Sleep(4 * time.Second) // by then everything between the two is full
+	time.Sleep(8 * time.Second) // by then everything between the two is full
 	text, err := io.ReadAll(resp.Body)
 	if err != nil || len(text) != events*len(event)+len(gatewaytest.DoneEvent) {
 		t.Errorf("got %d bytes, %v", len(text), err)
@@ -104,7 +104,7 @@ func TestSlowDownload(t *testing.T) {
 	t.Parallel()
 	answer := gatewaytest.ChatBody(strings.Repeat("a", 24<<20), gatewaytest.Usage(1, 1))
 	worker := gatewaytest.NewWorker(t, gatewaytest.JSON(200, answer))
-	r := newRig(t, []string{worker.URL()}, withConfig(func(c *Config) { c.ClientWrite = 2 * time.Second }))
+	r := newRig(t, []string{worker.URL()}, withConfig(func(c *Config) { c.ClientWrite = 4 * time.Second }))
 	c := r.chat(chatBody)
 	body := c.Head().Body
 	got := 0
@@ -124,6 +124,7 @@ func TestSlowDownload(t *testing.T) {
 func TestStreamOutlivesEveryLimit(t *testing.T) {
 	t.Parallel()
 	const events = 40
+	const limit = 3 * time.Second // far longer than a pause, shorter than all of them
 	worker := gatewaytest.NewWorker(t, func(x *gatewaytest.Exchange) {
 		x.StreamHead()
 		for range events {
@@ -137,9 +138,8 @@ func TestStreamOutlivesEveryLimit(t *testing.T) {
 	})
 	for _, secure := range []bool{false, true} {
 		opts := []rigOption{withConfig(func(c *Config) {
-			c.HeaderRead, c.BodyRead, c.BodyIdle, c.IdleConnection, c.ClientWrite = time.Second, time.Second, time.Second, time.Second, time.Second
-			c.Connect, c.FirstByteStream, c.FirstByteUnary, c.StreamIdle = time.Second, time.Second, time.Second, time.Second
-			c.KeepAliveComment = time.Second
+			c.HeaderRead, c.BodyRead, c.BodyIdle, c.IdleConnection, c.ClientWrite = limit, limit, limit, limit, limit
+			c.Connect, c.FirstByteStream, c.FirstByteUnary, c.StreamIdle, c.KeepAliveComment = limit, limit, limit, limit, limit
 		})}
 		if secure {
 			opts = append(opts, withTLS())
@@ -149,7 +149,7 @@ func TestStreamOutlivesEveryLimit(t *testing.T) {
 		if n := strings.Count(text, "data: "); err != nil || n != events+1 {
 			t.Errorf("TLS %v: got %d events, %v", secure, n, err)
 		}
-		if row := r.row(); row.Outcome != tenancy.OutcomeCompleted || row.Duration < 3*time.Second {
+		if row := r.row(); row.Outcome != tenancy.OutcomeCompleted || row.Duration < limit {
 			t.Errorf("row %+v", row)
 		}
 	}

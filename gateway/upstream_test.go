@@ -157,7 +157,7 @@ func TestAbandonDoesNotBlock(t *testing.T) {
 	_ = c.below().SetWriteDeadline(time.Time{})
 	began := time.Now()
 	c.abandon()
-	if took := time.Since(began); took > 2*time.Second {
+	if took := time.Since(began); took > 4*time.Second { // crypto/tls would write for 5 s
 		t.Errorf("it took %v", took)
 	}
 	_ = theirs.NetConn().SetReadDeadline(time.Now().Add(patience))

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluicegate/sluice/tenancy/ledger/ledgertest"
 )
@@ -95,7 +94,7 @@ func TestBooksInPostgres(t *testing.T) {
 	}
 	ask(first)
 	ask(second)
-	soon(t, "the spools to be empty", 30*time.Second, func() bool {
+	soon(t, "the spools to be empty", stackPatience, func() bool {
 		return !first.ledger.Stats().Failing && !second.ledger.Stats().Failing
 	})
 	first.beginBudgets()
@@ -125,7 +124,7 @@ func TestNoPlaceForBooks(t *testing.T) {
 		}
 		statuses <- got.status
 	}()
-	soon(t, "the ledger to be full", 30*time.Second, func() bool { return a.ledger.Healthy() != nil })
+	soon(t, "the ledger to be full", stackPatience, func() bool { return a.ledger.Healthy() != nil })
 	got, err := newTour(d, a, io.Discard).ask(ctx, "acme", user("hello"))
 	if err != nil || got.status != 503 {
 		t.Errorf("with no place for its row a request got %v %+v", err, got)
@@ -139,7 +138,7 @@ func TestNoPlaceForBooks(t *testing.T) {
 	if status := <-statuses; status != 200 {
 		t.Errorf("the request at hand got %d", status)
 	}
-	soon(t, "both rows", 30*time.Second, func() bool { return a.ledger.Healthy() == nil && len(rows(t, a)) == 2 })
+	soon(t, "both rows", stackPatience, func() bool { return a.ledger.Healthy() == nil && len(rows(t, a)) == 2 })
 	if got, err := newTour(d, a, io.Discard).ask(ctx, "acme", user("hello")); err != nil || got.status != 200 {
 		t.Errorf("afterwards a request got %v %+v", err, got)
 	}

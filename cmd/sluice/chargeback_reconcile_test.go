@@ -140,7 +140,7 @@ func TestReconcile(t *testing.T) {
 		contains(reconcile(exitOK, "--ledger", path, "--metrics", url), "the metrics equal the ledger's rows of process ")
 	}
 	load.Wait()
-	soon(t, "all rows", 10*time.Second, func() bool { return len(rows(t, a)) == 43 })
+	soon(t, "all rows", stackPatience, func() bool { return len(rows(t, a)) == 43 })
 	contains(reconcile(exitOK, "--ledger", path, "--metrics", url),
 		month+": the export equals the ledger, 43 rows.\n", "43 rows are not compared with the metrics: later than the last note")
 
@@ -193,7 +193,7 @@ func TestGPUCommand(t *testing.T) {
 		}
 	}
 	var busy, worked time.Duration
-	soon(t, "both rows", 10*time.Second, func() bool { return len(rows(t, r.a)) == 2 })
+	soon(t, "both rows", stackPatience, func() bool { return len(rows(t, r.a)) == 2 })
 	for _, row := range rows(t, r.a) {
 		worked += row.GPUTime
 	}
@@ -256,7 +256,7 @@ func TestReconcileInPostgres(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	soon(t, "the spools to be empty", 30*time.Second, func() bool {
+	soon(t, "the spools to be empty", stackPatience, func() bool {
 		return !first.ledger.Stats().Failing && !second.ledger.Stats().Failing
 	})
 	code, out, errs := sluice(t, args...)

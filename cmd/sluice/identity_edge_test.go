@@ -203,7 +203,7 @@ func TestKeptKeysOverARestart(t *testing.T) {
 	t.Run("first", func(t *testing.T) {
 		r := start(t)
 		r.wantBearer("before", token, "200")
-		soon(t, "the file", 10*time.Second, func() bool { _, err := os.Stat(file); return err == nil })
+		soon(t, "the file", stackPatience, func() bool { _, err := os.Stat(file); return err == nil })
 	})
 	p.Down()
 	t.Run("second", func(t *testing.T) { start(t).wantBearer("by a key that was kept", token, "200") })
@@ -317,7 +317,7 @@ func TestServeKnowsTokens(t *testing.T) {
 		ended <- execute(ctx, time.Now, []string{"serve", "-c", filepath.Join(d.dir, "sluice.yaml")}, strings.NewReader(""), &log, &log)
 	}()
 	place := regexp.MustCompile(`msg=serving public=(\S+)`)
-	soon(t, "the gateway", 30*time.Second, func() bool { return place.MatchString(log.String()) })
+	soon(t, "the gateway", stackPatience, func() bool { return place.MatchString(log.String()) })
 	claims := oidctest.Claims(p.Issuer(), time.Now())
 	claims["org"] = "acme"
 	ask := func(token string) int {

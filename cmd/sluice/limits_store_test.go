@@ -40,7 +40,7 @@ func sharedLimits(t *testing.T, s *redistest.Server, password string) func(*Conf
 			t.Fatal(err)
 		}
 		c := &cfg.Store.Redis
-		c.Addresses, c.PasswordFile, c.Timeout = []string{s.Socket()}, file, time.Second
+		c.Addresses, c.PasswordFile, c.Timeout = []string{s.Socket()}, file, 5*time.Second
 		policy := filepath.Join(cfg.Policy.Dir, "qos-tiers.yaml")
 		text, err := os.ReadFile(policy)
 		if err != nil {
@@ -58,7 +58,7 @@ func TestSharedLimits(t *testing.T) {
 	const password = "MARKED-password-of-the-store"
 	server := ownRedis(t, password)
 	d, a := startStack(t, sharedLimits(t, server, password))
-	soon(t, "the store", 10*time.Second, func() bool { return a.shared.Stats().State == redis.StateUp })
+	soon(t, "the store", stackPatience, func() bool { return a.shared.Stats().State == redis.StateUp })
 	tour := newTour(d, a, io.Discard)
 	ask := func() int {
 		t.Helper()
@@ -94,7 +94,7 @@ func TestSharedLimits(t *testing.T) {
 	}
 
 	server.Kill()
-	soon(t, "the loss of the store", 10*time.Second, func() bool { return a.shared.Stats().State == redis.StateDown })
+	soon(t, "the loss of the store", stackPatience, func() bool { return a.shared.Stats().State == redis.StateDown })
 	if got := ask(); got != http.StatusServiceUnavailable {
 		t.Errorf("status %d without the store, want 503", got)
 	}
@@ -107,7 +107,7 @@ func TestSharedLimits(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	soon(t, "the store to be found again", 20*time.Second, func() bool { return ask() == http.StatusOK })
+	soon(t, "the store to be found again", stackPatience, func() bool { return ask() == http.StatusOK })
 	if text := details(); strings.Contains(text, "limit_store") {
 		t.Errorf("/readyz: %s", text)
 	}

@@ -254,11 +254,11 @@ func TestReloadKeepsLimits(t *testing.T) {
 	}
 	want("the third, after a reload", 200)
 	want("the fourth", 429)
-	r.policy("quota.yaml", quota(1000, "second"))
+	r.policy("quota.yaml", quota(300, "second"))
 	if status, page := r.reload(); status != 200 {
 		t.Fatalf("%d %+v", status, page)
 	}
-	want("the fourth, of a thousand an hour", 429)
+	want("the fourth, of one in twelve seconds", 429)
 	soon(t, "the bucket to refill at the new rate", stackPatience, func() bool { status, _ := r.ask("globex"); return status == 200 })
 }
 

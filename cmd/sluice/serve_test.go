@@ -25,7 +25,7 @@ func TestFirstSignalDrains(t *testing.T) {
 		}
 		select {
 		case <-hangups:
-		case <-time.After(10 * time.Second):
+		case <-time.After(stackPatience):
 			t.Fatal("SIGHUP is not told")
 		}
 	}
@@ -37,7 +37,7 @@ func TestFirstSignalDrains(t *testing.T) {
 	}
 	select {
 	case <-ctx.Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(stackPatience):
 		t.Fatal("the context goes on after SIGTERM")
 	}
 }

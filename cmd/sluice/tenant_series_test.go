@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestRemovedTenantHasNoSeries: a tenant that is removed while it has a request in
@@ -28,10 +27,12 @@ func TestRemovedTenantHasNoSeries(t *testing.T) {
 		_, _ = r.tour.ask(ctx, "globex", body) // it is left
 	}()
 	inFlight := "\nsluice_http_requests_in_flight{route=\"/v1/chat/completions\"} 1\n"
-	soon(t, "the request to be in flight", 10*time.Second, func() bool {
+	soon(t, "the request to be in flight", stackPatience, func() bool {
 		text := metricsText(t, r.a)
 		return strings.Contains(text, inFlight) && !strings.Contains(text, `sluice_tenant_reserved_tokens{model="demo-chat",tenant="globex"} 0`)
 	})
+	stall(r.d, true) // else it ends by itself on a busy machine
+	defer stall(r.d, false)
 	file := filepath.Join(r.d.dir, "tenants.yaml")
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -57,7 +58,7 @@ func TestRemovedTenantHasNoSeries(t *testing.T) {
 	}
 	leave()
 	<-asked
-	soon(t, "its row", 10*time.Second, func() bool { return len(rows(t, r.a)) == 2 })
+	soon(t, "its row", stackPatience, func() bool { return len(rows(t, r.a)) == 2 })
 	text2 := gone("after its end")
 	for _, want := range []string{
 		`sluice_tenant_requests_total{model="demo-chat",status_class="4xx",tenant="other"} 1`,

@@ -98,6 +98,7 @@ func TestWorkersFromFile(t *testing.T) {
 		leaving, staying = staying, leaving
 	}
 	old, _ := a.checker.ID(leaving)
+	d.workers[leaving].SetFault(simworker.Fault{Stall: -1}) // else the stream may have ended before anybody looks
 	writeList(t, path, d, staying)
 	soon(t, leaving+" to drain", stackPatience, func() bool { return strings.Contains(workerStates(a), leaving+"=draining") })
 	if text := metricsText(t, a); strings.Contains(text, `sluice_worker_ready{pool="general",worker="`+leaving) {
@@ -128,6 +129,7 @@ func TestWorkersFromFile(t *testing.T) {
 	if again, _ := a.checker.ID(leaving); again == old {
 		t.Error("it has the id it had before")
 	}
+	d.workers[leaving].SetFault(simworker.Fault{})
 	n := 1
 	for ; ; n++ {
 		if _, err := events.Next(); err != nil {
