@@ -154,7 +154,7 @@ func (w *world) start(options ...func(*Limiter)) *replica {
 // wait polls for something that happens by itself.
 func (w *world) wait(what func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !what(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !what(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			w.t.Fatal("it does not happen")
 		}

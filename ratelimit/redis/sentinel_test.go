@@ -18,7 +18,7 @@ func TestFailover(t *testing.T) {
 	w := newWorld(t, g.Master)
 	w.real = true
 	w.cfg.Addresses, w.cfg.Sentinel = []string{g.Sentinel}, g.Name
-	w.cfg.Timeout = 50 * time.Millisecond
+	w.cfg.Timeout = time.Second
 	rs := []*replica{w.replica(), w.replica()}
 	const limit = 100_000
 	var charged, served, since atomic.Int64

@@ -86,7 +86,7 @@ func TestCheckerOverNetwork(t *testing.T) {
 	}
 	wait := func(what string, ok func() bool) {
 		t.Helper()
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for !ok() {
 			if time.Now().After(deadline) {
 				t.Fatalf("never happened: %s; %+v", what, c.Snapshot())

@@ -205,7 +205,7 @@ func (s *sink) wait(t *testing.T, view scoring.ViewState, hashes ...int) {
 	for _, h := range hashes {
 		want[hashOf(uint64(h))] = true
 	}
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		s.mu.Lock()
 		ok := s.view == view && maps.Equal(s.blocks, want)
@@ -227,7 +227,7 @@ func (s *sink) wait(t *testing.T, view scoring.ViewState, hashes ...int) {
 // eventually waits for what only Stats can tell.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never happened: %s", what)

@@ -14,7 +14,7 @@ import (
 )
 
 // waitTime bounds every wait in these tests; reaching it is a failure.
-const waitTime = 20 * time.Second
+const waitTime = time.Minute
 
 // recordedConfig is the worker that was recorded, without waiting.
 func recordedConfig() Config {
