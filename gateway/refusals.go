@@ -47,7 +47,7 @@ func (g *Gateway) QueueState(dst *QueueState) bool {
 	}
 	t.takeNotes()
 	dst.Config = t.placer.conf.config
-	t.queue.Stats(&dst.Stats)
+	t.queue.Stats(time.Now(), &dst.Stats)
 	dst.Flows = t.queue.Flows(dst.Flows[:0])
 	slices.SortFunc(dst.Flows, func(a, b qos.FlowStats) int { return cmp.Compare(b.Work, a.Work) })
 	dst.Flows = dst.Flows[:min(len(dst.Flows), MaxQueueFlows)]

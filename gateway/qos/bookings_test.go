@@ -31,7 +31,7 @@ func TestBookingsAreShared(t *testing.T) {
 		}
 	}
 	for _, pool := range q.pools {
-		pool.rate = rate{work: 1000, seconds: 10} // 1,000 s for what a tenant has waiting
+		pool.rate = rate{work: 1000, seconds: 10, at: start} // 1,000 s for what a tenant has waiting
 	}
 	for range 4000 {
 		for class := range q.classes {

@@ -45,7 +45,7 @@ func (q *Queue) foresee(now time.Time, e *Entry, booked bool) forecast {
 // if it would not wait for anybody, or the rate is not known.
 func (q *Queue) waitAt(now time.Time, b *band, f *flow, e *Entry, booked bool) (wait time.Duration, ok bool) {
 	p := b.pool
-	rate := p.rate.value(q.enough)
+	rate := p.rate.value(now, q.enough)
 	if p.waiting == 0 || rate == 0 {
 		return 0, false
 	}

@@ -121,7 +121,7 @@ func TestRefusesNobodyWhileOthersDoNotWait(t *testing.T) {
 	c := newClients(t, true)
 	c.load(3, time.Minute)
 	var stats qos.Stats
-	if c.q.Stats(&stats); stats.Classes[1].Refused[qos.ReasonForecast] == 0 {
+	if c.q.Stats(c.now, &stats); stats.Classes[1].Refused[qos.ReasonForecast] == 0 {
 		t.Fatal("nobody was refused in an overload")
 	}
 	drain := func() {

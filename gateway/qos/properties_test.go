@@ -560,7 +560,7 @@ func TestTenantsAreForgotten(t *testing.T) {
 			w.take(w.q.Pump(w.now, w.fleet, nil))
 		}
 		if i%1000 == 0 {
-			w.q.Stats(&stats)
+			w.q.Stats(w.now, &stats)
 			most = max(most, stats.Flows)
 		}
 	}
@@ -571,7 +571,7 @@ func TestTenantsAreForgotten(t *testing.T) {
 	for range most {
 		w.q.Pump(w.now, w.fleet, nil)
 	}
-	if w.q.Stats(&stats); stats.Flows != 0 || stats.Waiting != 0 || stats.Bytes != 0 {
+	if w.q.Stats(w.now, &stats); stats.Flows != 0 || stats.Waiting != 0 || stats.Bytes != 0 {
 		t.Errorf("an hour later: %d tenants, %d entries, %d bytes", stats.Flows, stats.Waiting, stats.Bytes)
 	}
 	if err := w.q.Check(); err != nil {

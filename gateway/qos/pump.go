@@ -83,7 +83,7 @@ func (q *Queue) grant(now time.Time, c choice, placed Placement) Outcome {
 		}
 		q.charge(now, l.flow, o.Work)
 		e.state.charged, e.state.pool = true, o.Pool
-		l.band.pool.rate.placed(now, o.Work)
+		l.band.pool.rate.placed(now, o.Work, q.enough)
 	}
 	pool := l.band.pool
 	q.remove(now, e, Granted)

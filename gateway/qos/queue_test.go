@@ -185,7 +185,7 @@ func TestStrand(t *testing.T) {
 		t.Errorf("one that is refused already: %v", names(out))
 	}
 	var stats Stats
-	if q.Stats(&stats); stats.Classes[2].Refused[ReasonNoWorker] != 1 {
+	if q.Stats(start, &stats); stats.Classes[2].Refused[ReasonNoWorker] != 1 {
 		t.Errorf("counted %+v", stats.Classes[2])
 	}
 }

@@ -35,23 +35,40 @@ func (m meter) fade(now time.Time) meter {
 	return m
 }
 
-// rate measures what work a pool takes a second while requests wait for it.
+// rate measures what work a pool takes a second while requests wait for it. It fades while
+// that can't be measured, and when too little of it is left it is forgotten: the pool
+// may have other workers by then.
 type rate struct {
 	work, seconds float64
+	at            time.Time // when it was measured last
 	// last is the work that was placed last while others waited on, at the time since.
 	last  float64
 	since time.Time
 }
 
 // placed notes work that the pool took while requests waited for it.
-func (r *rate) placed(now time.Time, work int64) {
+func (r *rate) placed(now time.Time, work int64, enough float64) {
 	if !r.since.IsZero() {
 		passed := max(0, now.Sub(r.since))
 		left := math.Exp(-passed.Seconds() / recently.Seconds())
 		r.work = r.work*left + r.last
 		r.seconds = r.seconds*left + passed.Seconds()
+	} else {
+		left := r.left(now)
+		if r.seconds >= enough && r.seconds*left < enough {
+			left = 0
+		}
+		r.work, r.seconds = r.work*left, r.seconds*left
 	}
-	r.last, r.since = float64(work), now
+	r.last, r.since, r.at = float64(work), now, now
+}
+
+// left is what is left of it at a time.
+func (r *rate) left(now time.Time) float64 {
+	if !r.since.IsZero() { // it is being measured
+		return 1
+	}
+	return math.Exp(-max(0, now.Sub(r.at).Seconds()) / recently.Seconds())
 }
 
 // pause says that nothing waits for the pool, or that none of its workers may take work:
@@ -59,8 +76,8 @@ func (r *rate) placed(now time.Time, work int64) {
 func (r *rate) pause() { r.since = time.Time{} }
 
 // value returns tokens a second; 0: not known, as it takes so many seconds.
-func (r *rate) value(enough float64) float64 {
-	if r.seconds < enough {
+func (r *rate) value(now time.Time, enough float64) float64 {
+	if r.seconds*r.left(now) < enough {
 		return 0
 	}
 	return r.work / r.seconds

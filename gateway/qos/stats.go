@@ -23,7 +23,7 @@ type PoolStats struct {
 	ID   PoolID
 	Name string
 	// Rate is the work that the pool takes, in tokens a second, as measured while
-	// requests waited for it; 0 if that is not known.
+	// requests waited for it; 0 if that is not known, or was too long ago.
 	Rate float64
 	// Look is when it is looked at again although nothing happens; zero: not.
 	Look time.Time

@@ -1,8 +1,10 @@
 package qos
 
-// Stats fills dst, whose memory it uses again. It takes a time that grows with the
-// number of entries.
-func (q *Queue) Stats(dst *Stats) {
+import "time"
+
+// Stats fills dst, whose memory it uses again, with what is now. It takes a time that
+// grows with the number of entries.
+func (q *Queue) Stats(now time.Time, dst *Stats) {
 	*dst = Stats{
 		Waiting: len(q.expiry), Bytes: q.bytes, Flows: q.flows,
 		Pools: dst.Pools[:0], Classes: dst.Classes[:0], Bands: dst.Bands[:0],
@@ -20,7 +22,7 @@ func (q *Queue) Stats(dst *Stats) {
 		}
 	}
 	for _, p := range q.pools {
-		dst.Pools = append(dst.Pools, PoolStats{ID: p.id, Name: p.name, Rate: p.rate.value(q.enough), Look: p.look})
+		dst.Pools = append(dst.Pools, PoolStats{ID: p.id, Name: p.name, Rate: p.rate.value(now, q.enough), Look: p.look})
 		for _, b := range p.bands {
 			dst.Bands = append(dst.Bands, BandStats{
 				Pool: p.id, Class: b.class, Waiting: b.waiting, Work: int64(b.work), Credit: b.credit,
