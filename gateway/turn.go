@@ -329,7 +329,7 @@ func (ex *exchange) turnRefused(o *qos.Outcome) *rejection {
 	ex.turn.reason = o.Reason.String()
 	rej := &rejection{
 		status: fasthttp.StatusServiceUnavailable, kind: "server_error", code: codeOverloaded,
-		retryAfter: o.RetryAfter, outcome: tenancy.OutcomeRejected,
+		retryAfter: comeAgain(o), outcome: tenancy.OutcomeRejected,
 		cause: errors.New("the queue refused it: " + o.Reason.String()),
 	}
 	switch o.Reason {
@@ -340,7 +340,7 @@ func (ex *exchange) turnRefused(o *qos.Outcome) *rejection {
 		rej.message = "the model has more requests than it can answer in time for one of this class; come again when Retry-After says"
 	case qos.ReasonPreempted:
 		rej.status, rej.kind = fasthttp.StatusTooManyRequests, "requests"
-		rej.message = "a more urgent request has taken the place of this one in the queue; come again when Retry-After says"
+		rej.message = "another request has taken the place of this one in the queue; come again when Retry-After says"
 	case qos.ReasonFull:
 		rej.message = "the queue for the model is full; try again"
 	case qos.ReasonTenantFull:
@@ -351,14 +351,21 @@ func (ex *exchange) turnRefused(o *qos.Outcome) *rejection {
 			rej.cause = errors.Join(rej.cause, last.cause)
 		}
 	}
-	switch {
-	case rej.status == fasthttp.StatusServiceUnavailable && rej.retryAfter <= 0:
-		rej.retryAfter = defaultDrain
-	case rej.status == fasthttp.StatusServiceUnavailable:
-		rej.retryAfter = min(rej.retryAfter, time.Minute)
-	}
-	rej.retryAfter = max(rej.retryAfter, time.Second)
 	return rej
+}
+
+// comeAgain is after what time a client is told to come again that the queue has
+// refused. Who is refused for what is expected is told just that, however long it is.
+func comeAgain(o *qos.Outcome) time.Duration {
+	after := o.RetryAfter
+	switch {
+	case o.Reason == qos.ReasonForecast || o.Reason == qos.ReasonPreempted:
+	case after <= 0:
+		after = defaultDrain
+	default:
+		after = min(after, time.Minute)
+	}
+	return max(after, time.Second)
 }
 
 // beatsQueued reports whether a stream gets keep-alive comments while it waits.

@@ -252,8 +252,11 @@ func TestQueueIsFull(t *testing.T) {
 	r.queued(1)
 	resp, text := r.chat(streamBody).Answer()
 	wantError(t, resp, text, 503, "overloaded")
+	if after := resp.Header.Get("Retry-After"); after != "5" {
+		t.Errorf("Retry-After is %q", after)
+	}
 	var s QueueState
-	if !r.g.QueueState(&s) || s.Waiting != 1 || s.Bytes < int64(len(chatBody)+4*knownIDs) || len(s.Refused) != 1 || s.Refused[0].Reason != qos.ReasonFull || s.Refused[0].Tenant != "acme" || len(s.Flows) != 1 {
+	if !r.g.QueueState(&s) || s.Waiting != 1 || len(s.Refused) != 1 || s.Refused[0].RetryAfter != 5*time.Second || s.Bytes < int64(len(chatBody)+4*knownIDs) || s.Refused[0].Reason != qos.ReasonFull || s.Refused[0].Tenant != "acme" || len(s.Flows) != 1 {
 		t.Errorf("the queue says %+v", s)
 	}
 	plug.Done(time.Now(), scoring.NotSent)

@@ -84,7 +84,8 @@ const (
 	ReasonFull
 	// ReasonTenantFull: its tenant holds as much of the queue as it may.
 	ReasonTenantFull
-	// ReasonPreempted: it was taken out for a more urgent one.
+	// ReasonPreempted: it was taken out for a more urgent one, or for one of its class
+	// whose tenant has less waiting.
 	ReasonPreempted
 	// ReasonWaited: it has waited until Entry.Until.
 	ReasonWaited
