@@ -172,7 +172,8 @@ type Gateway struct {
 
 	rehearsals rehearsals
 	work       *workClock
-	lengths    lengths
+	lengths    lengths // of answers to requests that said nothing of them
+	answers    lengths // of all, by what was said
 	responses  *responseStore
 	crossings  crossings
 	store      storeWatch
@@ -209,6 +210,7 @@ func New(cfg Config, parts Parts, st *State) (*Gateway, error) {
 	}
 	g.live.init()
 	g.lengths.init()
+	g.answers.init()
 	g.responses = newResponseStore(cfg.StoredResponses, cfg.StoredFor)
 	g.conns.init()
 	g.gate = &gate{

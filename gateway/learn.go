@@ -3,6 +3,7 @@ package gateway
 import (
 	"hash/maphash"
 	"math"
+	"math/bits"
 	"sync"
 
 	"github.com/sluicegate/sluice/tenancy"
@@ -27,6 +28,7 @@ const (
 	binsPerDoubling  = 3
 	leastLength      = 16
 	leastLengthsSeen = 20
+	leastMeanSeen    = 5
 	// lengthQuantile of the answers are not longer than the estimate.
 	lengthQuantile = 0.9
 	// lengthMemory is how many answers count: older ones fade.
@@ -42,7 +44,11 @@ type lengthShard struct {
 	hand  int
 }
 
-type lengthKey struct{ tenant, model string }
+type lengthKey struct {
+	tenant, model string
+	// said is the magnitude of max_tokens, in bits; 0 where none was said.
+	said int
+}
 
 // lengthStats are the answers to one tenant by one model.
 type lengthStats struct {
@@ -53,6 +59,7 @@ type lengthStats struct {
 	sum    float64 // of the bins
 	bins   [lengthBins]float32
 	expect int64
+	tokens float64 // of all answers, by their weights
 }
 
 func (l *lengths) init() {
@@ -69,7 +76,7 @@ func (l *lengths) shard(k lengthKey) *lengthShard {
 // expect is how long an answer is likely to be at most; false where too few are
 // known.
 func (l *lengths) expect(tenant, model string) (tokens int64, ok bool) {
-	k := lengthKey{tenant, model}
+	k := lengthKey{tenant: tenant, model: model}
 	s := l.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,12 +88,45 @@ func (l *lengths) expect(tenant, model string) (tokens int64, ok bool) {
 	return st.expect, st.seen >= leastLengthsSeen
 }
 
-// learn notes the length of one answer.
+// mean is how long an answer is on average where so many tokens (nil: nothing) were said
+// to be the most: clients that know what they want say it, others say a large number
+// whatever comes. It is false where too few are known.
+func (l *lengths) mean(tenant, model string, said *int64) (tokens int64, ok bool) {
+	k := lengthKey{tenant, model, magnitude(said)}
+	s := l.shard(k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.known[k]
+	if st == nil {
+		return 0, false
+	}
+	st.asked = true
+	return int64(math.Ceil(st.tokens / st.sum)), st.seen >= leastMeanSeen
+}
+
+// magnitude is the bits of a number that was said, 0 if none was.
+func magnitude(said *int64) int {
+	if said == nil {
+		return 0
+	}
+	return bits.Len64(uint64(max(1, *said)))
+}
+
+// learn notes the length of one answer to a request that said nothing of it.
 func (l *lengths) learn(tenant, model string, tokens int64) {
+	l.note(lengthKey{tenant: tenant, model: model}, tokens)
+}
+
+// learnMean notes the length of one answer of which so many tokens were said to be the
+// most.
+func (l *lengths) learnMean(tenant, model string, said *int64, tokens int64) {
+	l.note(lengthKey{tenant, model, magnitude(said)}, tokens)
+}
+
+func (l *lengths) note(k lengthKey, tokens int64) {
 	if tokens < 0 {
 		return
 	}
-	k := lengthKey{tenant, model}
 	s := l.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,13 +159,14 @@ func (st *lengthStats) learn(tokens int64) {
 	st.seen++
 	st.bins[lengthBin(tokens)] += float32(st.weight)
 	st.sum += st.weight
+	st.tokens += st.weight * float64(tokens)
 	// Instead of all old answers losing weight, each new one has more.
 	st.weight *= float64(lengthMemory) / (lengthMemory - 1)
 	if st.weight > 1e6 {
 		for i := range st.bins {
 			st.bins[i] /= 1e6
 		}
-		st.weight, st.sum = st.weight/1e6, st.sum/1e6
+		st.weight, st.sum, st.tokens = st.weight/1e6, st.sum/1e6, st.tokens/1e6
 	}
 	st.expect = st.quantile()
 }
@@ -165,12 +206,16 @@ func (ex *exchange) expectOutput() *int64 {
 // learnOutput notes the length of an answer that came whole.
 func (ex *exchange) learnOutput(end *ending) {
 	u := &end.charge.usage
-	if ex.req == nil || ex.req.MaxTokens != nil || ex.decision == nil || ex.decision.MaxTokens == nil || !u.Known || end.charge.estimated {
+	if ex.req == nil || ex.decision == nil || ex.model == nil || !ex.route.generates || !u.Known || end.charge.estimated {
 		return
 	}
 	if end.outcome != tenancy.OutcomeCompleted {
 		return
 	}
 	answers := max(ex.decision.N, 1) * int64(max(ex.req.PromptCount, 1))
-	ex.g.lengths.learn(ex.principal.Tenant.ID, ex.model.Name, (u.Output+answers-1)/answers)
+	each := (u.Output + answers - 1) / answers
+	ex.g.answers.learnMean(ex.principal.Tenant.ID, ex.model.Name, ex.req.MaxTokens, each)
+	if ex.req.MaxTokens == nil && ex.decision.MaxTokens != nil {
+		ex.g.lengths.learn(ex.principal.Tenant.ID, ex.model.Name, each)
+	}
 }

@@ -136,6 +136,7 @@ func (ex *exchange) describe(c *turnConf) {
 	}
 	prompt := int64(max(len(ex.pick.Tokens), ex.pick.Estimate))
 	tn.output = ex.expectedOutput(prompt)
+	ex.pick.Output = int(tn.output)
 	if ex.arrived.IsZero() {
 		ex.arrived = ex.start
 	}
@@ -148,8 +149,8 @@ func (ex *exchange) describe(c *turnConf) {
 }
 
 // expectedOutput is how many tokens the answer to a prompt of so many is likely to have,
-// all texts together. What the client says of it is believed up to what the model can do:
-// room is kept free for what is claimed.
+// all texts together: as long as the tenant's others where as much was said of them, and
+// no longer than the client says and the model can do.
 func (ex *exchange) expectedOutput(prompt int64) int64 {
 	if !ex.route.generates {
 		return 0
@@ -160,7 +161,7 @@ func (ex *exchange) expectedOutput(prompt int64) int64 {
 			most = *n
 		}
 	}
-	if n, ok := ex.g.lengths.expect(ex.principal.Tenant.ID, ex.model.Name); ok && (most <= 0 || n < most) {
+	if n, ok := ex.g.answers.mean(ex.principal.Tenant.ID, ex.model.Name, ex.req.MaxTokens); ok && (most <= 0 || n < most) {
 		most = n
 	}
 	most = min(most, longestAnswer)

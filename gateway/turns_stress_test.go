@@ -25,6 +25,7 @@ func bareGateway(fleet Router, st *State) *Gateway {
 		memory: newMemoryBudget(1 << 30), retries: newRetryBudget(0.2),
 	}
 	g.lengths.init()
+	g.answers.init()
 	g.state.Store(st)
 	g.turns = startTurns(fleet, st, g.log)
 	return g

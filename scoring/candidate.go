@@ -36,8 +36,10 @@ type candidate struct {
 	// full is the longest of the waits that are not for what is computed there, held
 	// the time that work set aside for the worker takes, kept how much longer it is
 	// until what must be kept free will be, in seconds.
-	full, held    float64
-	kept          float64
+	full, held float64
+	kept       float64
+	// lacks is the room that the request needs, in tokens, where there is too little.
+	lacks         int
 	base, prefill float64
 	p90           float64
 	// bound is the rate at which requests come to the worker for what it holds.

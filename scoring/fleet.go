@@ -178,7 +178,9 @@ func (f *Fleet) ObserveLoad(now time.Time, id WorkerID, l Load) {
 		w.workload.observe(now, l, f.cfg.LoadStale)
 		if l.InterToken > 0 {
 			w.interToken = l.InterToken.Seconds()
+			w.gap = w.interToken
 		}
+		w.forward(now)
 		w.occupancy.observe(now, l.KVUsage*w.room())
 		return true
 	})

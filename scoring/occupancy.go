@@ -25,26 +25,41 @@ type occupancy struct {
 	// as they grow, and requests of others.
 	more   float64
 	seenAt time.Time
+	// foreign is the part of more that answers' growth does not explain.
+	foreign float64
+	// shared is the part of taken that goes with no claim's end; see share.
+	shared int
+	growth
 }
 
 type share struct {
 	requests int32
 	tokens   int32
+	// owner is whose end makes the stretch free, as far as can be told: of those who
+	// hold it, the one that is expected to end last. When it ends before others there
+	// is none, and the stretch counts as held on until nobody holds it.
+	owner *claim
 }
 
 // claim is what one request has entered in an occupancy.
 type claim struct {
 	keys  []Key
 	loose int
+	// own is the tokens that become free when it ends; it begins and ends at those
+	// times of the growth's clock.
+	own        float64
+	start, end float64
 }
 
 // stride is the number of blocks of size tokens that one key stands for.
 func stride(size int) int { return max(1, sampleTokens/size) }
 
 // enter counts a request with a prompt of the given length, whose blocks of
-// size tokens have the given keys; none when they are unknown.
-func (o *occupancy) enter(keys []Key, size, prompt int) claim {
-	h := claim{loose: prompt}
+// size tokens have the given keys; none when they are unknown. Its answer is expected
+// to have so many tokens. h is in use until it leaves.
+func (o *occupancy) enter(now time.Time, h *claim, keys []Key, size, prompt, output int) {
+	*h = claim{loose: prompt}
+	o.begin(h, now, output)
 	if len(keys) > 0 {
 		if o.used == nil {
 			o.used = make(map[Key]share)
@@ -60,12 +75,19 @@ func (o *occupancy) enter(keys []Key, size, prompt int) claim {
 				s.tokens = int32(n)
 				o.taken += n
 			}
+			switch {
+			case s.requests == 0:
+				s.owner, h.own = h, h.own+float64(n)
+			case s.owner != nil && h.end > s.owner.end:
+				s.owner.own -= float64(n)
+				s.owner, h.own = h, h.own+float64(n)
+			}
 			s.requests++
 			o.used[k] = s
 		}
 	}
 	o.taken += h.loose
-	return h
+	h.own += float64(h.loose)
 }
 
 // leave takes a request out.
@@ -74,18 +96,29 @@ func (o *occupancy) leave(h *claim) {
 		s := o.used[k]
 		if s.requests--; s.requests == 0 {
 			o.taken -= int(s.tokens)
+			if s.owner == nil {
+				o.shared -= int(s.tokens)
+			}
 			delete(o.used, k)
-		} else {
-			o.used[k] = s
+			continue
 		}
+		if s.owner == h {
+			s.owner = nil
+			o.shared += int(s.tokens)
+		}
+		o.used[k] = s
 	}
 	o.taken -= h.loose
+	if h.end > 0 {
+		o.drop(h)
+	}
 	*h = claim{}
 }
 
 // observe takes over that the worker said it holds so many tokens.
 func (o *occupancy) observe(now time.Time, tokens float64) {
 	o.more, o.seenAt = max(0, tokens-float64(o.taken)), now
+	o.foreign = max(0, o.more-o.grown())
 }
 
 // held is the tokens held as of now. What the worker said loses its weight until

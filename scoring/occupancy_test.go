@@ -34,7 +34,7 @@ func TestOccupancyIsWhatRequestsHold(t *testing.T) {
 					text := prompt(uint64(rapid.IntRange(1, 2).Draw(t, "text")), 5000)
 					r.keys = AppendKeys(nil, Root("m", "", ""), text[:n], size)
 				}
-				r.claim = o.enter(r.keys, size, n)
+				o.enter(epoch, &r.claim, r.keys, size, n, 1)
 				live = append(live, r)
 			}
 			want := 0
@@ -69,7 +69,7 @@ func TestOccupancyNeeds(t *testing.T) {
 	if got := o.needs(keys, 16, 4100); got != 4100 {
 		t.Errorf("alone it needs %d, want 4100", got)
 	}
-	o.enter(keys[:64], 16, 1030)
+	o.enter(epoch, new(claim), keys[:64], 16, 1030, 1)
 	if got := o.needs(keys, 16, 4100); got != 4100-1024 {
 		t.Errorf("beside one that holds its first 1024 tokens it needs %d, want %d", got, 4100-1024)
 	}
@@ -80,7 +80,7 @@ func TestOccupancyNeeds(t *testing.T) {
 
 func TestOccupancyObserved(t *testing.T) {
 	var o occupancy
-	o.enter(nil, 1, 1000)
+	o.enter(epoch, new(claim), nil, 1, 1000, 1)
 	o.observe(epoch, 3000)
 	for age, want := range map[time.Duration]float64{0: 3000, 5 * time.Second: 2000, 10 * time.Second: 1000, time.Hour: 1000} {
 		if got := o.held(epoch.Add(age), 10*time.Second); got != want {

@@ -2,6 +2,7 @@ package scoring
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -61,6 +62,9 @@ type Refusal struct {
 	Work int
 	// Open says that Best is open by the terms, but in another pool than they name.
 	Open bool
+	// Room is the tokens of cache that the request and its answer need at Best, if it is
+	// for want of these, now or later, that it does not get it; else 0.
+	Room int
 	// Wait is how long the request would wait at Best for what is there already, TTFT
 	// the whole time to its first token, Wait included. Both are medians.
 	Wait, TTFT time.Duration
@@ -71,26 +75,40 @@ type Refusal struct {
 
 // Held is work that was set aside for workers: of requests that wait for a worker
 // and come before the one to be offered. It counts in the cost of these workers, as
-// it will be there before the request, and not against the bound. The zero value
-// holds nothing; a nil *Held may be read.
+// it will be there before the request, and not against the bound. Room that is held
+// must stay free: otherwise small requests would take what comes, bit by bit, and a
+// large one would wait for ever. The zero value holds nothing; a nil *Held may be read.
 type Held struct {
 	workers []WorkerID
-	tokens  []int
+	of      []held
 }
 
-// Add sets aside tokens of work for a worker.
-func (h *Held) Add(id WorkerID, tokens int) {
-	for i, w := range h.workers {
-		if w == id {
-			h.tokens[i] += tokens
-			return
-		}
+// held is what is set aside for one worker: work, and room in its cache, in tokens.
+type held struct{ work, room int }
+
+// Add sets aside work at a worker, and room in its cache, in tokens.
+func (h *Held) Add(id WorkerID, work, room int) {
+	i := slices.Index(h.workers, id)
+	if i < 0 {
+		i = len(h.workers)
+		h.workers, h.of = append(h.workers, id), append(h.of, held{})
 	}
-	h.workers, h.tokens = append(h.workers, id), append(h.tokens, tokens)
+	h.of[i].work += work
+	h.of[i].room = max(h.of[i].room, room)
 }
 
 // Reset forgets what was added and keeps the memory.
-func (h *Held) Reset() { h.workers, h.tokens = h.workers[:0], h.tokens[:0] }
+func (h *Held) Reset() { h.workers, h.of = h.workers[:0], h.of[:0] }
+
+// at is what is held for a worker.
+func (h *Held) at(id WorkerID) held {
+	if h != nil {
+		if i := slices.Index(h.workers, id); i >= 0 {
+			return h.of[i]
+		}
+	}
+	return held{}
+}
 
 // Prepare does what can be done for a request before it is offered: it finds out
 // who could take it, hashes its prompt and looks it up. req is read by each offer, so

@@ -165,13 +165,13 @@ func TestOfferByHeld(t *testing.T) {
 		if no.Best != ids[0] {
 			t.Fatalf("it waits for worker %d: %+v", no.Best, no)
 		}
-		held.Add(no.Best, no.Work+500)
+		held.Add(no.Best, no.Work+500, 0)
 	}
 	if waits == 0 || waits > 20 {
 		t.Errorf("after %d that wait for the busy worker the next one goes to the idle one, want 1 to 20", waits)
 	}
 	held.Reset()
-	held.Add(ids[0], 200)
+	held.Add(ids[0], 200, 0)
 	if r, no := offer(t, f, epoch, &Request{Tokens: shared}, Terms{Bound: time.Second, Held: &held}); r == nil || r.Worker().ID != ids[0] {
 		t.Errorf("work that is set aside counts against the bound: %+v", no)
 	}

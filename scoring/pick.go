@@ -18,6 +18,9 @@ type Request struct {
 	// Estimate is the prompt's length in tokens where Tokens is not the whole of
 	// it. A lesser value than there are Tokens has no effect.
 	Estimate int
+	// Output is how many tokens the answer is expected to have, all texts of it
+	// together; 0 is none. Only offers with a bound go by it; see [Fleet.Offer].
+	Output int
 	// LoRA is the adapter's name; empty is taken from Model where that names an
 	// adapter of the worker.
 	LoRA string
@@ -209,8 +212,9 @@ func (f *Fleet) weigh(now time.Time, p *Prepared, terms *Terms) {
 	for i := range s.candidates {
 		c := &s.candidates[i]
 		c.conclude(s.free)
-		c.held = c.line.perToken * float64(terms.Held.of(c.worker.id)) / float64(c.worker.engines())
-		c.kept = f.keptWait(now, p, c, terms.Keep)
+		c.held = c.line.perToken * float64(terms.Held.at(c.worker.id).work) / float64(c.worker.engines())
+		c.lacks = 0
+		c.kept = f.keptWait(now, p, c, terms)
 	}
 }
 
@@ -285,7 +289,7 @@ func (f *Fleet) count(now time.Time, req *Request, s *scratch, c *candidate) *Re
 		unary: req.Unary, priority: req.Priority, work: c.work, pairs: c.pairs, x: c.x, raw: c.raw, fixed: c.fixed,
 	}
 	c.worker.insert(now, r, c.worker.behind(r))
-	r.holds = c.worker.enter(s.keys(c), s.size(c), r.prompt)
+	c.worker.enter(now, &r.holds, s.keys(c), s.size(c), r.prompt, req.Output)
 	f.inFlight++
 	f.stats.Picks++
 	c.worker.picks++

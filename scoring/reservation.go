@@ -94,6 +94,7 @@ func (f *Fleet) firstToken(now time.Time, r *Reservation) bool {
 	if r.phase == prefilling {
 		w.run(now, r)
 		w.heard = now
+		w.again(&r.holds, now)
 	}
 	w.saturation.answer()
 	if !r.unary {
@@ -190,7 +191,11 @@ func (f *Fleet) done(now time.Time, r *Reservation, out Outcome) bool {
 	if r.unary && out == Completed {
 		f.infer(now, r)
 	}
+	if out == Completed && !r.unary && r.phase == running {
+		r.worker.paced(now.Sub(r.first), r.output-1)
+	}
 	r.worker.end(now, r, out)
+	r.worker.forward(now)
 	r.worker.leave(&r.holds)
 	f.inFlight--
 	f.stats.count(out)

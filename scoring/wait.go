@@ -2,7 +2,6 @@ package scoring
 
 import (
 	"math"
-	"slices"
 	"time"
 )
 
@@ -198,25 +197,31 @@ func (f *Fleet) open(now time.Time, p *Prepared, c *candidate, terms *Terms) (bo
 }
 
 // keptWait is how much longer than for itself a request waits at c until what must be
-// kept free will be, in seconds; 0 if it is. They are waited for as for a sequence and
+// kept free will be, in seconds; 0 if it is: room for those at the worker and the
+// request to grow, and what the terms want. They are waited for as for a sequence and
 // for space: see [workload.slotWait] and [worker.spaceWait]. It requires that f.mu is
 // held, and that readyWorkers was called.
-func (f *Fleet) keptWait(now time.Time, p *Prepared, c *candidate, keep Keep) float64 {
-	w, l := c.worker, &c.line
-	if keep == (Keep{}) || l.idle {
+func (f *Fleet) keptWait(now time.Time, p *Prepared, c *candidate, terms *Terms) float64 {
+	w, l, keep := c.worker, &c.line, terms.Keep
+	if l.idle || terms.Bound == Unbounded && keep == (Keep{}) {
 		return 0
 	}
-	workers := float64(w.predictor.pool.ready)
-	closed, wait, slots := false, 0.0, float64(w.slots(f.cfg.MaxSeqs))
-	if over := float64(w.inFlight()+1) + l.waiting + l.others + keep.Requests/workers - slots; over > 0 {
-		closed, wait = true, over*w.meanDecode/slots
+	held := terms.Held.at(w.id)
+	closed, wait := false, 0.0
+	if keep != (Keep{}) {
+		workers, slots := float64(w.predictor.pool.ready), float64(w.slots(f.cfg.MaxSeqs))
+		keep.Tokens /= workers
+		if over := float64(w.inFlight()+1) + l.waiting + l.others + keep.Requests/workers - slots; over > 0 {
+			closed, wait = true, over*w.meanDecode/slots
+		}
 	}
-	if room := w.room(); room > 0 && keep.Tokens > 0 {
+	if room := w.room(); room > 0 {
 		needs := w.needs(p.s.keys(c), p.s.size(c), p.req.prompt())
-		held := w.held(now, f.cfg.LoadStale)
-		if over := held + float64(needs) + keep.Tokens/workers - room; over > 0 && held > 0 {
+		most := w.expects(needs, p.req.Output, room, f.cfg.LoadStale)
+		if over := most + max(keep.Tokens, float64(held.room)) - room*(1-spare); over > 0 {
+			c.lacks = needs + p.req.Output
 			n := max(1, float64(w.inFlight())+l.others)
-			closed, wait = true, max(wait, w.meanDecode/n*clamp(over*n/held, 1, n))
+			closed, wait = true, max(wait, w.meanDecode/n*clamp(over*n/room, 1, n))
 		}
 	}
 	if !closed {
@@ -241,7 +246,7 @@ func (f *Fleet) readyWorkers() {
 func (f *Fleet) refuse(now time.Time, p *Prepared, best *candidate, wait float64, open bool, terms *Terms) Refusal {
 	no := Refusal{
 		Best: best.worker.id, Pool: best.worker.spec.Pool, Work: best.work, Open: open,
-		Wait: seconds(wait), TTFT: seconds(best.raw),
+		Wait: seconds(wait), TTFT: seconds(best.raw), Room: best.lacks,
 	}
 	l := &best.line
 	soon := math.Inf(1)
@@ -261,14 +266,4 @@ func (f *Fleet) refuse(now time.Time, p *Prepared, best *candidate, wait float64
 	}
 	no.Look = after(now, soon)
 	return no
-}
-
-// of is the tokens that are held for a worker.
-func (h *Held) of(id WorkerID) int {
-	if h != nil {
-		if i := slices.Index(h.workers, id); i >= 0 {
-			return h.tokens[i]
-		}
-	}
-	return 0
 }

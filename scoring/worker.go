@@ -256,6 +256,15 @@ func (w *worker) spaceWait(now time.Time, stale time.Duration, keys []Key, size,
 	return w.meanDecode / n * clamp(over*n/held, 1, n)
 }
 
+// expects is the most tokens that are expected to be held at any time while a request
+// runs that needs so many and gets an answer of that many. What was seen of others
+// has the weight that it had when something was reported last.
+func (w *worker) expects(needs, output int, room float64, stale time.Duration) float64 {
+	weight := clamp(1-w.told.Sub(w.seenAt).Seconds()/stale.Seconds(), 0, 1)
+	base := float64(w.shared) + weight*w.foreign
+	return base + w.peak(float64(needs), output, float64(w.capacitySize)/2, room-base)
+}
+
 // engines is how many engines (ranks) the worker has, as far as is known.
 func (w *worker) engines() int { return max(len(w.views), w.ranks) }
 

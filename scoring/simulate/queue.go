@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"math/bits"
 	"time"
 
 	"github.com/sluicegate/sluice/gateway/qos"
@@ -16,8 +17,9 @@ type queue struct {
 	sim   *sim
 	dirty []bool // by pool: room may have come there
 	out   []qos.Outcome
-	// answers are the tenants' answers so far.
-	answers []answers
+	// answers are the tenants' answers so far, by the magnitude of what their clients
+	// said of them.
+	answers []map[int]answers
 	refused []Refused
 	// waits counts the entries of each class, got and contended the work that was
 	// given to it, and to all, while it waited, from the end of the warm-up on and
@@ -26,15 +28,15 @@ type queue struct {
 	got, contended []int64
 }
 
-// answers are the lengths of a tenant's answers, by which the next one's is told if
-// its client says nothing.
+// answers are the lengths of some answers, by which the next one's is told.
 type answers struct {
 	ended, tokens int
 }
 
 const (
-	// firstAnswer is what is believed of a tenant's answers before the first.
-	firstAnswer = 256
+	// firstAnswer is what is believed of a tenant's answers until leastAnswers of them
+	// are known.
+	firstAnswer, leastAnswers = 256, 5
 	// waitBytes are what a request holds while it waits, and tokenBytes what each
 	// token of its prompt adds: text and id.
 	waitBytes, tokenBytes = 16 << 10, 8
@@ -43,22 +45,24 @@ const (
 	unknownReturn = 5 * time.Second
 )
 
-// expect is how long the answer to a request is expected to be: what its client says,
-// and else what its tenant's other answers were.
+// expect is how long the answer to a request is expected to be: as its tenant's others
+// were where as much was said of them, and no longer than its client says.
 func (q *queue) expect(r *Request) int64 {
-	a := &q.answers[r.Tenant]
+	a := q.answers[r.Tenant][bits.Len(uint(r.MaxTokens))]
 	switch {
+	case a.ended >= leastAnswers && r.MaxTokens > 0:
+		return int64(min(a.tokens/a.ended, r.MaxTokens))
+	case a.ended >= leastAnswers:
+		return int64(a.tokens / a.ended)
 	case r.MaxTokens > 0:
 		return int64(r.MaxTokens)
-	case a.ended == 0:
-		return firstAnswer
 	}
-	return int64(a.tokens / a.ended)
+	return firstAnswer
 }
 
 func newQueue(m *sim) (*queue, error) {
 	q := &queue{
-		sim: m, dirty: make([]bool, len(m.pools)), answers: make([]answers, max(1, len(m.plan.Tenants))),
+		sim: m, dirty: make([]bool, len(m.pools)), answers: make([]map[int]answers, max(1, len(m.plan.Tenants))),
 		waits: make([]int, len(m.cfg.QoS.Classes)),
 		got:   make([]int64, len(m.cfg.QoS.Classes)), contended: make([]int64, len(m.cfg.QoS.Classes)),
 	}
@@ -131,6 +135,7 @@ func (q *queue) fill(c *call) {
 	}
 	prompt := len(c.prepared.Prompt())
 	c.output = q.expect(r)
+	c.req.Output = int(c.output)
 	c.entry = qos.Entry{
 		Class: qos.ClassID(r.Class), Tenant: tenant.Name, Weight: tenant.Weight, Payload: c,
 		Key:  mix(uint64(c.index) + 1),
@@ -205,8 +210,12 @@ func (q *queue) refuse(c *call, o *qos.Outcome) {
 // ended learns from a request that ended.
 func (q *queue) ended(c *call, s *Sample) {
 	r := &q.sim.plan.Requests[c.index]
-	q.answers[r.Tenant].ended++
-	q.answers[r.Tenant].tokens += s.Output
+	if q.answers[r.Tenant] == nil {
+		q.answers[r.Tenant] = make(map[int]answers)
+	}
+	said := bits.Len(uint(r.MaxTokens))
+	a := q.answers[r.Tenant][said]
+	q.answers[r.Tenant][said] = answers{a.ended + 1, a.tokens + s.Output}
 	s.Work = int64(s.Prompt-s.Cached) + placing.OutputCost*int64(s.Output)
 	q.Settle(q.sim.clock(), &c.entry, s.Work-c.charged)
 }

@@ -376,8 +376,9 @@ func (m *sim) endStep(worker int) {
 
 // finish closes a request and lets come what waited for its end.
 func (m *sim) finish(c *call) {
-	c.res.Done(m.clock(), scoring.Completed)
 	s := &m.record[c.index]
+	c.res.Output(s.Output)
+	c.res.Done(m.clock(), scoring.Completed)
 	if s.Total != 0 {
 		panic("BUG: a request ends twice")
 	}

@@ -81,7 +81,7 @@ func (p *Placer) Place(now time.Time, e *qos.Entry, terms qos.Terms) (qos.Placem
 	case res == nil:
 		pool := p.pool(no.Pool, &terms)
 		if !no.Open && pool == terms.Pool { // else it is offered there, too, or will be given that room
-			p.held.Add(no.Best, no.Work)
+			p.held.Add(no.Best, no.Work, no.Room)
 		}
 		return qos.Placement{Pool: pool, Work: Cost(no.Work, r.Output()), Look: no.Look}, false
 	}
