@@ -119,7 +119,7 @@ func (ex *exchange) noWorker(err error) *rejection {
 		}
 		return upstreamFailed("upstream_error", "the workers that could serve this failed", fasthttp.StatusBadGateway, last.cause)
 	}
-	rej := unavailable("no worker of the permitted pools is ready; try again", 5*time.Second)
+	rej := unavailable("no worker of the permitted pools is ready; try again", noWorkerRetry)
 	rej.cause = err
 	return rej
 }

@@ -35,6 +35,9 @@ type Router interface {
 	Offer(now time.Time, p *scoring.Prepared, terms scoring.Terms) (*scoring.Reservation, scoring.Refusal, error)
 	// Wait is the least wait at a worker of a pool.
 	Wait(now time.Time, pool, model string, bound time.Duration) (wait time.Duration, look time.Time)
+	// Serves says whether a worker is ready that may take the request: the error is that
+	// of a Prepare.
+	Serves(req *scoring.Request) error
 	// OnRoom has fn told of pools that may have room again. fn doesn't block, and calls
 	// nothing of the Router's.
 	OnRoom(fn func(pool string))

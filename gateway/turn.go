@@ -41,10 +41,11 @@ type turn struct {
 	key      uint64
 	bytes    int64
 
-	asked   bool  // a worker has been asked for
-	charged bool  // the queue has charged it work
-	work    int64 // that much
-	waits   bool  // the owner waits for ready
+	asked   bool      // a worker has been asked for
+	charged bool      // the queue has charged it work
+	work    int64     // that much
+	waits   bool      // the owner waits for ready
+	alone   time.Time // since when no worker could take it; zero: one could
 	since   time.Time
 	waited  time.Duration // all turns together
 	reason  string        // why it was refused, of QueueReasons
@@ -335,6 +336,9 @@ func (ex *exchange) turnRefused(o *qos.Outcome) *rejection {
 	}
 	switch o.Reason {
 	case qos.ReasonNoWorker:
+		if len(ex.attempts) > 0 {
+			ex.turn.reason = "" // it had some, and they failed
+		}
 		return ex.noWorker(rej.cause)
 	case qos.ReasonForecast:
 		rej.status, rej.kind = fasthttp.StatusTooManyRequests, "requests"

@@ -37,6 +37,7 @@ type turns struct {
 	log    *slog.Logger
 
 	conf    atomic.Pointer[turnConf] // nil without a queue
+	marks   atomic.Pointer[turnConf] // the last that was not nil: what waits is still told of room
 	waiting atomic.Int64             // requests that wait, or are about to
 	wake    chan struct{}
 	late    atomic.Int64 // requests placed by a look that nothing had told of
@@ -51,6 +52,7 @@ type turns struct {
 	out     []qos.Outcome
 	members map[*turn]struct{}
 	refused refusals
+	lonely  lonely
 	// suspects are placements of a look that nothing had told of, by pool: the mark
 	// may have been about to come.
 	suspects map[string]suspect
@@ -75,6 +77,7 @@ type turnConf struct {
 	last    turnClass // stands for classes that are unknown
 	pools   map[string]*turnPool
 	byID    []string
+	kept    []keptRoom // by class and pool
 }
 
 type turnClass struct {
@@ -153,7 +156,7 @@ func (t *turns) configure(st *State) {
 		c.last = turnClass{id, class}
 		c.classes[class.Name] = c.last
 	}
-	old := t.conf.Load()
+	old := t.placer.conf
 	if old != nil { // pools are never forgotten, so that a mark finds its pool
 		maps.Copy(c.pools, old.pools)
 		c.byID = slices.Clone(old.byID)
@@ -169,9 +172,20 @@ func (t *turns) configure(st *State) {
 		}
 		c.byID[id] = name
 	}
-	t.placer.of(c)
+	t.use(c)
 	t.conf.Store(c)
 	t.poke()
+}
+
+// use has the queue go by a generation. The caller holds mu.
+func (t *turns) use(c *turnConf) {
+	most := qos.ClassID(0)
+	for _, class := range c.classes {
+		most = max(most, class.id)
+	}
+	c.kept = make([]keptRoom, (int(most)+1)*len(c.byID))
+	t.placer.of(c)
+	t.marks.Store(c)
 }
 
 // madeRoom is called by the fleet.
@@ -179,7 +193,7 @@ func (t *turns) madeRoom(pool string) {
 	if t.waiting.Load() == 0 && !t.suspecting.Load() {
 		return
 	}
-	if c := t.conf.Load(); c != nil {
+	if c := t.marks.Load(); c != nil {
 		if p := c.pools[pool]; p != nil {
 			p.dirty.Store(true)
 			t.poke()
@@ -249,6 +263,7 @@ func (t *turns) round(unasked bool) (next time.Duration) {
 	if unasked && !marked {
 		t.suspect(now)
 	}
+	t.strand(now)
 	t.deliver()
 	next = beltEvery
 	if due, ok := t.queue.Next(); ok {
@@ -342,20 +357,11 @@ func (t *turns) survive() {
 		ids.last = turnClass{id, class}
 		ids.classes[class.Name] = ids.last
 	}
-	t.placer.of(ids)
-	t.conf.Store(ids)
-	t.poke() // the goroutine sleeps for as long as the old queue could wait
-}
-
-// open returns the terms on which a request may go past the queue.
-func (t *turns) open(now time.Time, class *turnClass, pools []qos.PoolID) scoring.Terms {
-	if !t.mu.TryLock() {
-		return scoring.Terms{Bound: class.Bound}
+	t.use(ids)
+	if t.conf.Load() != nil {
+		t.conf.Store(ids)
 	}
-	defer t.mu.Unlock()
-	defer t.survive()
-	open := t.queue.Open(now, t.placer.conf.class(class.Name).id, pools)
-	return t.placer.Terms(&open)
+	t.poke() // the goroutine sleeps for as long as the old queue could wait
 }
 
 // note has the queue remember work, now or as soon as it can.
@@ -403,7 +409,7 @@ func (t *turns) enter(tn *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer t.survive()
-	t.members[tn] = struct{}{}
+	t.members[tn], tn.alone = struct{}{}, time.Time{}
 	t.waiting.Add(1) // before the workers are looked at, so that room from now on is told
 	t.takeNotes()
 	now := time.Now()

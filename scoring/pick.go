@@ -106,6 +106,24 @@ func (f *Fleet) gather(now time.Time, p *Prepared, all bool) error {
 	return nil
 }
 
+// Serves returns nil if a worker is ready that may take the request, however long that
+// would take, and else [ErrNotReady] or [ErrNoWorker]. It counts nothing.
+func (f *Fleet) Serves(req *Request) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := ErrNoWorker
+	for _, w := range f.workers {
+		if w.retired || !req.permits(w) {
+			continue
+		}
+		if w.ready && !slices.Contains(req.Exclude, w.id) {
+			return nil
+		}
+		err = ErrNotReady
+	}
+	return err
+}
+
 // nobody counts a request that nobody can take, once. It requires that f.mu is held.
 func (f *Fleet) nobody(p *Prepared, serving bool) error {
 	first := !p.counted

@@ -1,6 +1,7 @@
 package scoring
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -326,5 +327,39 @@ func TestPredictionRecords(t *testing.T) {
 	recs[0].Candidates[0].Worker = 99
 	if f.Predictions()[0].Candidates[0].Worker == 99 {
 		t.Error("Predictions gives out its own memory")
+	}
+}
+
+// TestServes: who could take a request, however busy, is found without a trace.
+func TestServes(t *testing.T) {
+	f, ids := testFleet(t, 2)
+	f.SetTrial(ids[1], true)
+	pick(t, f, epoch, &Request{Estimate: 1, Only: ids[1]}) // so the one on trial is busy
+	before := f.Stats()
+	for _, c := range []struct {
+		name string
+		req  Request
+		do   func()
+		want error
+	}{
+		{"ready", Request{Model: "m", Pools: []string{"p"}}, nil, nil},
+		{"busy on trial", Request{Model: "m", Pools: []string{"p"}, Only: ids[1]}, nil, nil},
+		{"no pool", Request{Model: "m"}, nil, ErrNoWorker},
+		{"another model", Request{Model: "n", Pools: []string{"p"}}, nil, ErrNoWorker},
+		{"all failed it", Request{Model: "m", Pools: []string{"p"}, Exclude: ids}, nil, ErrNotReady},
+		{"not ready", Request{Model: "m", Pools: []string{"p"}, Only: ids[0]}, func() { f.SetReady(epoch, ids[0], false, "") }, ErrNotReady},
+		{"another is", Request{Model: "m", Pools: []string{"p"}}, nil, nil},
+		{"retired", Request{Model: "m", Pools: []string{"p"}}, func() { f.Retire(ids[1], "") }, ErrNotReady},
+		{"gone", Request{Model: "m", Pools: []string{"p"}}, func() { f.Remove(ids[0]) }, ErrNoWorker},
+	} {
+		if c.do != nil {
+			c.do()
+		}
+		if err := f.Serves(&c.req); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+	if after := f.Stats(); after.NotReady != before.NotReady || after.NoWorker != before.NoWorker || after.Picks != before.Picks {
+		t.Errorf("it is counted: %+v after %+v", after, before)
 	}
 }
