@@ -40,7 +40,7 @@ func TestRoomIsTold(t *testing.T) {
 	)
 	silent := map[string]string{
 		"Fleet.Add": starts, "Fleet.OnRoom": none,
-		"Fleet.Pick": takes, "Fleet.Prepare": takes, "Fleet.Offer": takes, "Fleet.Wait": takes, "Prepared.Release": takes,
+		"Fleet.Pick": takes, "Fleet.Prepare": takes, "Fleet.Offer": takes, "Fleet.Wait": takes, "Fleet.Serves": takes, "Prepared.Release": takes,
 		"Fleet.InFlight": takes, "Fleet.Snapshot": takes, "Fleet.Predictions": takes, "Fleet.Stats": takes,
 		"Reservation.Worker": takes, "Reservation.Predicted": takes, "Reservation.PredictedP90": takes, "Reservation.Cached": takes,
 		"Reservation.Prompt": takes, "Reservation.Work": takes, "Reservation.Inferred": takes, "Reservation.Output": none,
