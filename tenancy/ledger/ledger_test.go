@@ -24,7 +24,7 @@ var distantFuture = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func mustOpen(t testing.TB, path string, opts Options) *Ledger {
 	t.Helper()
-	l, err := Open(path, opts)
+	l, err := Open(path, opts.patient())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,6 +34,14 @@ func mustOpen(t testing.TB, path string, opts Options) *Ledger {
 		}
 	})
 	return l
+}
+
+// patient are options under which a disk that others keep busy spools no rows.
+func (o Options) patient() Options {
+	if o.Patience == 0 {
+		o.Patience = time.Minute
+	}
+	return o
 }
 
 func tempPath(t testing.TB) string { return filepath.Join(t.TempDir(), "ledger.db") }

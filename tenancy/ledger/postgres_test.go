@@ -29,7 +29,7 @@ func eachStore(t *testing.T, test func(t *testing.T, reopen func() *Ledger)) {
 
 func mustOpenPostgres(t testing.TB, path, dsn string, opts Options) *Ledger {
 	t.Helper()
-	l, err := OpenPostgres(path, dsn, opts)
+	l, err := OpenPostgres(path, dsn, opts.patient())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestPostgresIsShared(t *testing.T) {
 func TestPostgresOutage(t *testing.T) {
 	server := postgresServer(t)
 	dsn, path := database(t), tempPath(t)
-	l := mustOpenPostgres(t, path, dsn, Options{Retry: time.Millisecond})
+	l := mustOpenPostgres(t, path, dsn, Options{Retry: time.Millisecond, Patience: time.Second})
 	for i := range 10 {
 		if err := serve(t, l, fmt.Sprint("before-", i)); err != nil {
 			t.Fatal(err)
@@ -241,7 +241,7 @@ func TestPostgresOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A gateway starts without it, and notes what was in flight.
-	l = mustOpenPostgres(t, path, dsn, Options{Retry: time.Millisecond})
+	l = mustOpenPostgres(t, path, dsn, Options{Retry: time.Millisecond, Patience: time.Second})
 	if err := serve(t, l, "started without"); err != nil {
 		t.Fatal(err)
 	}

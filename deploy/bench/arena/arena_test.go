@@ -198,7 +198,7 @@ func TestClosedLoop(t *testing.T) {
 	defer srv.Close()
 	s := rig.NewSender(srv.URL)
 	defer s.Close()
-	rate, err := closedLoop(t.Context(), []*rig.Sender{s}, [][]request{{{body: []byte("ok")}}}, 2, 50*time.Millisecond, 200*time.Millisecond)
+	rate, err := closedLoop(t.Context(), []*rig.Sender{s}, [][]request{{{body: []byte("ok")}}}, 2, 50*time.Millisecond, time.Second)
 	if err != nil || rate <= 0 || rate > 100 {
 		t.Errorf("%v requests/s, %v; two streams of 20ms give less than 100", rate, err)
 	}
