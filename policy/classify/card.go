@@ -158,18 +158,17 @@ func separatedFrom(t []byte, i int) int {
 	return -1
 }
 
-// behindFour reports that four digits, a space or dash stand before t[i].
+// behindFour reports that four digits and no more, a space or dash stand before t[i].
 func behindFour(t []byte, i int) bool {
 	p := previous(t, i)
-	if p < 4 || separators[t[p]]&(bySpace|byDash) == 0 {
+	if p < 0 || separators[t[p]]&(bySpace|byDash) == 0 {
 		return false
 	}
-	for n := range 4 {
-		if !isDigit(t[p-1-n]) {
-			return false
-		}
+	n := 0
+	for p = previous(t, p); p >= 0 && isDigit(t[p]) && n <= 4; p = previous(t, p) {
+		n++
 	}
-	return p == 4 || !isDigit(t[p-5])
+	return n == 4
 }
 
 // spelled is how many single digits the run begins with, all apart by the same.

@@ -132,17 +132,50 @@ func TestSplitInvariance(t *testing.T) {
 		runes := []rune(text)
 		cuts := rapid.SliceOfN(rapid.IntRange(0, len(runes)), 0, 5).Draw(rt, "cuts")
 		parts := split(runes, cuts)
-		var b strings.Builder
-		for _, p := range parts {
-			fmt.Fprintf(&b, `,{"type":"text","text":%s}`, quote(p))
-		}
-		cut := scanBody(c, `{"messages":[{"role":"user","content":[`+b.String()[1:]+`]}]}`).Findings
+		cut := scanBody(c, partsBody(parts)).Findings
 		for _, d := range []string{PaymentCard, IBAN, USSSN} {
 			if cut[d] < whole[d] {
 				rt.Fatalf("%s: %d in %q, %d in %q", d, whole[d], text, cut[d], parts)
 			}
 		}
 	})
+}
+
+// TestEverySplit cuts texts in which other digits are near a number into three parts, at
+// every two places.
+func TestEverySplit(t *testing.T) {
+	c := mustNew(t, each())
+	for _, text := range []string{
+		"0d247c56666 5018 2529 7753 4896 ", "id 16666 5018252977534896.",
+		"5018 2529 7753 4896 5018 2529 7753 4896,", "6666/5018 2529 7753 4896 ", "666 5018-2529-7753-4896\n",
+		"12345 GB82 WEST 1234 5698 7654 32 ", "16666 536-22-8726 ", "1 536-22-8726 9",
+	} {
+		runes := []rune(text)
+		whole := scanText(c, text).Findings
+		if len(whole) == 0 {
+			t.Errorf("nothing is found in %q", text)
+		}
+		for i := range runes {
+			for j := i; j <= len(runes); j++ {
+				parts := split(runes, []int{i, j})
+				cut := scanBody(c, partsBody(parts)).Findings
+				for _, d := range []string{PaymentCard, IBAN, USSSN} {
+					if cut[d] < whole[d] {
+						t.Errorf("%s: %d in %q, %d in %q", d, whole[d], text, cut[d], parts)
+					}
+				}
+			}
+		}
+	}
+}
+
+// partsBody is a request whose content has these parts.
+func partsBody(parts []string) string {
+	var b strings.Builder
+	for _, p := range parts {
+		fmt.Fprintf(&b, `,{"type":"text","text":%s}`, quote(p))
+	}
+	return `{"messages":[{"role":"user","content":[` + b.String()[1:] + `]}]}`
 }
 
 func split(text []rune, cuts []int) (parts []string) {
