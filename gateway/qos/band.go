@@ -7,10 +7,11 @@ type pool struct {
 	id      PoolID
 	name    string
 	dirty   bool
-	behind  bool      // there are some that the last pump had no time for
-	tried   time.Time // when it was last pumped
-	look    time.Time // when to pump although nothing happens
-	bands   []*band   // by ClassID
+	behind  bool          // there are some that the last pump had no time for
+	tried   time.Time     // when it was last pumped
+	look    time.Time     // when to pump although nothing happens
+	pace    time.Duration // after which those have their turn that were behind
+	bands   []*band       // by ClassID
 	waiting int
 	shared  int // of those that wait: with other pools
 	resting resting

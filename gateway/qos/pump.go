@@ -174,9 +174,42 @@ func (q *Queue) changed(at *pool) {
 	}
 }
 
-// pause is the least time between two pumps of a pool where nothing has happened
-// but arrivals, or where there are more to look at.
-const pause = time.Millisecond
+const (
+	// pause is the least time between two pumps of a pool where nothing has happened
+	// but arrivals, or where there are more to look at.
+	pause = time.Millisecond
+	// slowest is the most that pauses come to where one look after another is in vain:
+	// little beside a step of an engine.
+	slowest = 4 * time.Millisecond
+)
+
+// due is when a pool is to be looked at although nothing happens; zero: there is no
+// need.
+func (p *pool) due() time.Time {
+	at := p.look
+	if p.dirty || p.behind {
+		pump := p.tried.Add(pause)
+		if !p.dirty {
+			pump = p.tried.Add(p.pace)
+		}
+		if at.IsZero() || pump.Before(at) {
+			at = pump
+		}
+	}
+	return at
+}
+
+// paced sets the pause after a pump that had no time for all. It grows while nobody is
+// placed, and is less again when somebody was: so about every second look finds
+// somebody, and those that are in vain take no processor from what they look for. What
+// happens meanwhile is looked at as soon as ever.
+func (p *pool) paced(placed bool) {
+	if placed {
+		p.pace = max(pause, p.pace/2)
+	} else {
+		p.pace = min(max(pause, 2*p.pace), slowest)
+	}
+}
 
 // Next returns when to pump although nothing happens; false: there is no need.
 func (q *Queue) Next() (time.Time, bool) {
@@ -188,11 +221,8 @@ func (q *Queue) Next() (time.Time, bool) {
 		if p.waiting == 0 {
 			continue
 		}
-		if at := p.tried.Add(pause); p.dirty && at.Before(next) {
+		if at := p.due(); !at.IsZero() && at.Before(next) {
 			next = at
-		}
-		if !p.look.IsZero() && p.look.Before(next) {
-			next = p.look
 		}
 	}
 	return next, true
@@ -219,7 +249,7 @@ func (q *Queue) Pump(now time.Time, p Placer, out []Outcome) []Outcome {
 		}
 	}
 	for _, pool := range q.pools {
-		if pool.dirty {
+		if pool.dirty || pool.behind && !pool.tried.Add(pool.pace).After(now) {
 			out = q.pump(now, pool, p, out)
 		}
 	}
@@ -230,25 +260,29 @@ func (q *Queue) Pump(now time.Time, p Placer, out []Outcome) []Outcome {
 // for any or Tries were looked at in vain. These rest until the others had
 // their turn, but for the first half of them, which are looked at every time.
 func (q *Queue) pump(now time.Time, p *pool, placer Placer, out []Outcome) []Outcome {
+	happened := p.dirty
 	p.dirty, p.behind, p.look, p.tried = false, false, time.Time{}, now
 	if p.waiting == 0 {
 		return out
 	}
-	failed, old := q.failed[:0], p.resting.len()
+	failed, old, before := q.failed[:0], p.resting.len(), len(out)
 	rise := func(n int) {
 		for n = min(n, old); n > 0; n-- {
 			p.resting.oldest().rise(q.cfg.Slack)
 			old--
 		}
 	}
-	rise(q.cfg.Tries / 4)
+	if happened { // else those behind have their turn first
+		rise(q.cfg.Tries / 4)
+	}
 	for {
 		wait, _ := placer.Wait(now, p.id, Unbounded)
 		c, ok := q.next(now, p, wait)
 		more := old > 0 && wait <= q.classes[q.ranked[0]].Bound
 		if len(failed) == q.cfg.Tries && (ok || more) {
 			// Those behind have their turn soon.
-			p.dirty, p.behind = true, true
+			p.behind = true
+			p.paced(len(out) > before)
 			clear(failed[q.cfg.Tries/2:])
 			failed = failed[:q.cfg.Tries/2]
 			break
@@ -272,6 +306,9 @@ func (q *Queue) pump(now time.Time, p *pool, placer Placer, out []Outcome) []Out
 		}
 		c.ref.rest()
 		failed = append(failed, c.ref)
+	}
+	if !p.behind {
+		p.pace = 0
 	}
 	for _, r := range failed {
 		r.rise(q.cfg.Slack)

@@ -35,6 +35,8 @@ type item struct {
 
 type pool struct {
 	dirty       bool
+	behind      bool
+	pace        time.Duration
 	tried, look time.Time
 	step        int64 // the last work that was not owed, or a larger one since
 }

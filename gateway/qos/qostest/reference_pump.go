@@ -43,6 +43,9 @@ func (q *Reference) Next() (time.Time, bool) {
 		if p.dirty {
 			all = append(all, p.tried.Add(time.Millisecond))
 		}
+		if p.behind {
+			all = append(all, p.tried.Add(p.pace))
+		}
 		if !p.look.IsZero() {
 			all = append(all, p.look)
 		}
@@ -72,7 +75,7 @@ func (q *Reference) Pump(now time.Time, p qos.Placer, out []qos.Outcome) []qos.O
 		}
 	}
 	for id, pool := range q.pools {
-		if pool.dirty {
+		if pool.dirty || pool.behind && !now.Before(pool.tried.Add(pool.pace)) {
 			out = q.pump(now, qos.PoolID(id), p, out)
 		}
 	}
@@ -100,7 +103,8 @@ func (q *Reference) rise(id qos.PoolID, rest []*item) {
 
 func (q *Reference) pump(now time.Time, id qos.PoolID, placer qos.Placer, out []qos.Outcome) []qos.Outcome {
 	p := q.pools[id]
-	p.dirty, p.look, p.tried = false, time.Time{}, now
+	happened := p.dirty
+	p.dirty, p.behind, p.look, p.tried = false, false, time.Time{}, now
 	if len(q.in(id, -1)) == 0 {
 		return out
 	}
@@ -110,13 +114,16 @@ func (q *Reference) pump(now time.Time, id qos.PoolID, placer qos.Placer, out []
 		q.rise(id, old[:n])
 		old = old[n:]
 	}
-	rise(q.cfg.Tries / 4)
+	if happened {
+		rise(q.cfg.Tries / 4)
+	}
+	placed := false
 	for {
 		wait, _ := placer.Wait(now, id, qos.Unbounded)
 		i, bound, owed := q.next(now, id, wait)
 		more := len(old) > 0 && wait <= q.cfg.Classes[0].Bound
 		if len(failed) == q.cfg.Tries && (i != nil || more) {
-			p.dirty = true
+			p.behind = true
 			failed = failed[:q.cfg.Tries/2]
 			break
 		}
@@ -138,6 +145,14 @@ func (q *Reference) pump(now time.Time, id qos.PoolID, placer qos.Placer, out []
 		q.rests++
 		i.rests[id] = q.rests
 		failed = append(failed, i)
+	}
+	switch {
+	case !p.behind:
+		p.pace = 0
+	case placed:
+		p.pace = max(time.Millisecond, p.pace/2)
+	default:
+		p.pace = min(max(time.Millisecond, 2*p.pace), 4*time.Millisecond)
 	}
 	q.rise(id, failed)
 	return out
