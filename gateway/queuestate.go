@@ -22,7 +22,8 @@ func QueueReasons() []string {
 // QueueState is what the queue of requests holds and has done, for metrics and debug
 // pages.
 type QueueState struct {
-	// Config is the one in force.
+	// Config is the one in force. It has no classes where a generation has taken the
+	// queue away: what waits goes on, and nothing comes.
 	Config qos.Config
 	qos.Stats
 	// Flows are the tenants that wait, those with most work first, at most

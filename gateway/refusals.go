@@ -47,6 +47,9 @@ func (g *Gateway) QueueState(dst *QueueState) bool {
 	}
 	t.takeNotes()
 	dst.Config = t.placer.conf.config
+	if t.conf.Load() == nil {
+		dst.Config.Classes = nil
+	}
 	t.queue.Stats(time.Now(), &dst.Stats)
 	dst.Flows = t.queue.Flows(dst.Flows[:0])
 	slices.SortFunc(dst.Flows, func(a, b qos.FlowStats) int { return cmp.Compare(b.Work, a.Work) })

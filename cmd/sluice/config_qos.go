@@ -47,11 +47,11 @@ func defaultQoS() QoSConfig {
 	return QoSConfig{MaxRequests: q.MaxEntries, MaxBytes: ByteSize(q.MaxBytes)}
 }
 
-// given reports whether the file says anything of the queue.
-func (c *QoSConfig) given() bool {
-	d := defaultQoS()
-	return c.Classes != nil || c.MaxRequests != d.MaxRequests || c.MaxBytes != d.MaxBytes
-}
+// begin notes that the file has the section.
+func (c *QoSConfig) begin() { c.Classes = make(map[string]QoSClassConfig) }
+
+// given reports whether the file has the section: only then there is a queue.
+func (c *QoSConfig) given() bool { return c.Classes != nil }
 
 // queue returns the queue's configuration for classes of these names, most urgent first.
 func (c *QoSConfig) queue(names []string) qos.Config {

@@ -61,6 +61,26 @@ func TestClassesOfAQueue(t *testing.T) {
 	}
 }
 
+// A section that says what the defaults are anyway is a section: there is a queue.
+func TestQueueIsGiven(t *testing.T) {
+	data, err := os.ReadFile("testdata/config/minimal.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for more, want := range map[string]bool{
+		"": false, "qos:": false, "qos: {}": true, "qos: { classes: }": true, "qos: { classes: {} }": true,
+		"qos: { maxRequests: 100000 }": true, "qos: { maxBytes: 256MiB }": true, "qos: { classes: { batch: } }": true,
+	} {
+		cfg, _, err := parseConfig("testdata/config/x.yaml", append(slices.Clone(data), more...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cfg.QoS.given() != want {
+			t.Errorf("%q: a queue: %v", more, cfg.QoS.given())
+		}
+	}
+}
+
 // What the documentation says of the defaults of places is what they are, and its example is one that may be written.
 func TestClassesAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/configuration.md")

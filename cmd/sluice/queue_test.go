@@ -272,4 +272,10 @@ func TestReloadedQueue(t *testing.T) {
 	if n := page().MaxRequests; n != 100_000 {
 		t.Errorf("at most %d requests wait", n)
 	}
+	edit(t, file, "qos: { classes: { batch: { target: 40s } } }", "")
+	reload()
+	ask()
+	if page().Queued {
+		t.Error("/debug/queue has a queue after its section was taken away")
+	}
 }
