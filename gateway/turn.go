@@ -56,9 +56,6 @@ type turn struct {
 	broken  bool
 }
 
-// costs is the work of a request of which so many tokens of the prompt are computed.
-func (tn *turn) costs(prompt int) int64 { return placing.Cost(prompt, tn.output) }
-
 // takeTurn waits until it is the request's turn at a worker, and reserves it. late
 // says that until has come first, if that is set. A rejection is what the client is
 // told.
@@ -143,7 +140,7 @@ func (ex *exchange) describe(c *turnConf) {
 	}
 	tn.entry = qos.Entry{
 		Class: tn.class.id, Tenant: ex.principal.Tenant.ID, Weight: ex.principal.Tenant.Weight, Pools: known,
-		Work: tn.costs(int(prompt)), Room: prompt + tn.output,
+		Work: tn.Costs(int(prompt)), Room: prompt + tn.output,
 		Arrived: ex.arrived, Deadline: ex.arrived.Add(tn.target), Until: ex.arrived.Add(tn.class.MaxWait),
 		Preemptible: ex.decision.Preemptible, Payload: tn,
 	}
@@ -191,7 +188,7 @@ func (ex *exchange) offer() (*scoring.Reservation, error) {
 	}
 	res, no, err := ex.g.parts.Router.Offer(now, tn.prepared, terms)
 	if res != nil {
-		tn.work, tn.charged = tn.costs(res.Prompt()-res.Cached()), true
+		tn.work, tn.charged = tn.Costs(res.Prompt()-res.Cached()), true
 		t.note(note{turn: tn, pool: res.Worker().Pool, work: tn.work})
 	}
 	tn.meets = no

@@ -435,7 +435,7 @@ func (t *turns) complete(tn *turn, again bool) {
 	e.Key, e.Bytes = tn.key, tn.bytes
 	e.Own = placing.Own(&tn.meets)
 	if !again {
-		tn.epoch, e.Class, e.Work = t.epoch, t.placer.conf.class(tn.class.Name).id, tn.costs(tn.meets.Work)
+		tn.epoch, e.Class, e.Work = t.epoch, t.placer.conf.class(tn.class.Name).id, tn.Costs(tn.meets.Work)
 	}
 }
 
@@ -474,8 +474,8 @@ func (c *turnConf) Name(id qos.PoolID) string { return c.byID[id] }
 // Prepared implements [placing.Request].
 func (tn *turn) Prepared() *scoring.Prepared { return tn.prepared }
 
-// Output implements [placing.Request].
-func (tn *turn) Output() int64 { return tn.output }
+// Costs implements [placing.Request].
+func (tn *turn) Costs(prompt int) int64 { return placing.Cost(prompt, tn.output) }
 
 // Reserve implements [placing.Request].
 func (tn *turn) Reserve(res *scoring.Reservation) { tn.res = res }

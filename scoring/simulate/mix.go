@@ -23,6 +23,8 @@ type Group struct {
 	Weight  float64
 	Returns int
 	Hurry   time.Duration
+	// Burst varies the rate.
+	Burst Burst
 }
 
 // Burst makes requests come Factor times as often for a time, again and again; the
@@ -45,8 +47,7 @@ type Mix struct {
 	Name   string
 	Groups []Group
 	// For is how long requests arrive.
-	For   time.Duration
-	Burst Burst
+	For time.Duration
 	// Prompts say what the requests are; its number of requests does not count.
 	Prompts Prefixed
 }
@@ -74,7 +75,7 @@ func (m *Mix) arrive(p *Plan, g *Group, seed uint64) {
 	tenant := len(p.Tenants)
 	own := mix(seed) ^ mix(uint64(tenant)+1)
 	times := rand.New(rand.NewPCG(own, 0xa441))
-	most := max(1, m.Burst.Factor)
+	most := max(1, g.Burst.Factor)
 	var at []time.Duration
 	for t := 0.0; ; {
 		t += times.ExpFloat64() / (g.Rate / float64(g.Tenants) * most)
@@ -83,7 +84,7 @@ func (m *Mix) arrive(p *Plan, g *Group, seed uint64) {
 		}
 		// A process whose rate varies is one at its highest rate of which some are
 		// left out.
-		if times.Float64()*most < m.Burst.rate(t) {
+		if times.Float64()*most < g.Burst.rate(t) {
 			at = append(at, time.Duration(t*float64(time.Second)))
 		}
 	}

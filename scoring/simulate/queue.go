@@ -15,7 +15,8 @@ type queue struct {
 	*qos.Queue
 	placing.Placer
 	sim   *sim
-	dirty []bool // by pool: room may have come there
+	cost  func(prompt int, output int64) int64 // of a request; tests count otherwise
+	dirty []bool                               // by pool: room may have come there
 	out   []qos.Outcome
 	// answers are the tenants' answers so far, by the magnitude of what their clients
 	// said of them.
@@ -62,7 +63,7 @@ func (q *queue) expect(r *Request) int64 {
 
 func newQueue(m *sim) (*queue, error) {
 	q := &queue{
-		sim: m, dirty: make([]bool, len(m.pools)), answers: make([]map[int]answers, max(1, len(m.plan.Tenants))),
+		sim: m, cost: placing.Cost, dirty: make([]bool, len(m.pools)), answers: make([]map[int]answers, max(1, len(m.plan.Tenants))),
 		waits: make([]int, len(m.cfg.QoS.Classes)),
 		got:   make([]int64, len(m.cfg.QoS.Classes)), contended: make([]int64, len(m.cfg.QoS.Classes)),
 	}
@@ -112,7 +113,7 @@ func (q *queue) arrive(c *call) {
 	}
 	if res != nil {
 		c.Reserve(res)
-		c.charged = placing.Cost(res.Prompt()-res.Cached(), c.output)
+		c.charged = c.Costs(res.Prompt() - res.Cached())
 		pool, _ := q.ID(res.Worker().Pool)
 		q.Passed(now, e, pool, c.charged)
 		q.sim.dispatch(c)
@@ -139,7 +140,7 @@ func (q *queue) fill(c *call) {
 	c.entry = qos.Entry{
 		Class: qos.ClassID(r.Class), Tenant: tenant.Name, Weight: tenant.Weight, Payload: c,
 		Key:  mix(uint64(c.index) + 1),
-		Work: placing.Cost(prompt, c.output), Room: int64(prompt) + c.output,
+		Work: c.Costs(prompt), Room: int64(prompt) + c.output,
 		Arrived: now, Deadline: now.Add(class.Target), Until: now.Add(class.MaxWait),
 		Bytes: waitBytes + tokenBytes*int64(prompt),
 	}
@@ -217,7 +218,7 @@ func (q *queue) ended(c *call, s *Sample) {
 	a := q.answers[r.Tenant][said]
 	q.answers[r.Tenant][said] = answers{a.ended + 1, a.tokens + s.Output}
 	s.Work = int64(s.Prompt-s.Cached) + placing.OutputCost*int64(s.Output)
-	q.Settle(q.sim.clock(), &c.entry, s.Work-c.charged)
+	q.Settle(q.sim.clock(), &c.entry, q.cost(s.Prompt-s.Cached, int64(s.Output))-c.charged)
 }
 
 // told is what a client is told to wait, in whole seconds as HTTP has it.
@@ -238,8 +239,8 @@ func (q *queue) Name(id qos.PoolID) string { return q.sim.pools[id] }
 // Prepared implements [placing.Request].
 func (c *call) Prepared() *scoring.Prepared { return c.offer }
 
-// Output implements [placing.Request].
-func (c *call) Output() int64 { return c.output }
+// Costs implements [placing.Request].
+func (c *call) Costs(prompt int) int64 { return c.sim.queue.cost(prompt, c.output) }
 
 // Reserve implements [placing.Request].
 func (c *call) Reserve(res *scoring.Reservation) {

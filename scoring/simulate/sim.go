@@ -31,6 +31,7 @@ type call struct {
 	// With a queue: what stands in it, what is offered to workers, how long its answer
 	// is expected to be, and the work that was charged. before is the conversation
 	// before this turn.
+	sim     *sim
 	entry   qos.Entry
 	offer   *scoring.Prepared
 	output  int64
@@ -244,7 +245,7 @@ func (m *sim) nothingBefore(at time.Duration) bool {
 
 // arrive lets request i come.
 func (m *sim) arrive(i int) {
-	c := &call{index: i, sent: m.now, keep: !m.plan.end(i), returns: m.returns[i], before: m.text[i]}
+	c := &call{sim: m, index: i, sent: m.now, keep: !m.plan.end(i), returns: m.returns[i], before: m.text[i]}
 	delete(m.text, i)
 	delete(m.returns, i)
 	if i == m.cfg.Warmup && c.returns == 0 {

@@ -48,8 +48,8 @@ type Pools interface {
 type Request interface {
 	// Prepared is what is offered to workers.
 	Prepared() *scoring.Prepared
-	// Output is how many tokens the answer is expected to have.
-	Output() int64
+	// Costs is its work on a worker that computes so many tokens of its prompt.
+	Costs(prompt int) int64
 	// Reserve keeps the reservation that an offer has brought.
 	Reserve(*scoring.Reservation)
 }
@@ -83,11 +83,11 @@ func (p *Placer) Place(now time.Time, e *qos.Entry, terms qos.Terms) (qos.Placem
 		if !no.Open && pool == terms.Pool { // else it is offered there, too, or will be given that room
 			p.held.Add(no.Best, no.Work, no.Room)
 		}
-		return qos.Placement{Pool: pool, Work: Cost(no.Work, r.Output()), Look: no.Look}, false
+		return qos.Placement{Pool: pool, Work: r.Costs(no.Work), Look: no.Look}, false
 	}
 	r.Reserve(res)
 	return qos.Placement{
-		Pool: p.pool(res.Worker().Pool, &terms), Work: Cost(res.Prompt()-res.Cached(), r.Output()),
+		Pool: p.pool(res.Worker().Pool, &terms), Work: r.Costs(res.Prompt() - res.Cached()),
 	}, true
 }
 
