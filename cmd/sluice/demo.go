@@ -94,7 +94,7 @@ func freeAddress(address string) string {
 }
 
 // demoPatience is how long the demo's workers may take to be ready.
-const demoPatience = 20 * time.Second
+const demoPatience = time.Minute
 
 // waitReady waits until so many workers are ready, the local tokenizers are
 // judged and every cache view has joined.

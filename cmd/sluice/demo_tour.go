@@ -378,8 +378,8 @@ func (t *tour) clientLeaves(ctx context.Context) (string, error) {
 	left := time.Now()
 	cancel()
 	for t.aborted() == before {
-		if time.Since(left) > time.Second {
-			return "", errors.New("a second after its client left, the worker was still generating")
+		if time.Since(left) > 10*time.Second {
+			return "", errors.New("ten seconds after its client left, the worker was still generating")
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

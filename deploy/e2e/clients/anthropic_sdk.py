@@ -15,7 +15,7 @@ MODELS = ("chat", "old") if s.simulated else ("chat",)
 
 
 def client(case="main", retries=0, **more):
-    return anthropic.Anthropic(api_key=s.key(case), base_url=s.base, max_retries=retries, **{"timeout": 20, **more})
+    return anthropic.Anthropic(api_key=s.key(case), base_url=s.base, max_retries=retries, **{"timeout": 60, **more})
 
 
 def create(c, model="chat", **more):
@@ -186,7 +186,7 @@ def _():
         before = len(s.rows())
         with s.fault(stall="forever"):
             with raises(anthropic.APITimeoutError):
-                create(client(timeout=0.7), s.faulty, stream=stream)
+                create(client(timeout=2), s.faulty, stream=stream)
             s.freed(before)
 
 

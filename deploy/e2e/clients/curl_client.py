@@ -14,7 +14,7 @@ def curl(path, body=None, *flags, case="main", code=0):
     """Runs curl; returns status, headers by lower-case name, and body."""
     with tempfile.TemporaryDirectory() as d:
         head = pathlib.Path(d, "head")
-        args = ["curl", "-sS", "--max-time", "30", "-D", head, "-H", "Authorization: Bearer " + s.key(case), *flags]
+        args = ["curl", "-sS", "--max-time", "60", "-D", head, "-H", "Authorization: Bearer " + s.key(case), *flags]
         if body is not None:
             data = pathlib.Path(d, "body")
             data.write_text(body if isinstance(body, str) else json.dumps(body))
@@ -125,7 +125,7 @@ def _():
 def _():
     before = len(s.rows())
     with s.fault(stall="forever"):
-        curl("/v1/chat/completions", {**CHAT, "model": s.faulty}, "--max-time", "0.7", code=28)
+        curl("/v1/chat/completions", {**CHAT, "model": s.faulty}, "--max-time", "2", code=28)
         s.freed(before)
 
 

@@ -87,11 +87,11 @@ class Suite:
 
 def control(path, body=None):
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(STAGE["control"] + path, data=data), timeout=10) as resp:
+    with urllib.request.urlopen(urllib.request.Request(STAGE["control"] + path, data=data), timeout=60) as resp:
         return json.load(resp)
 
 
-def eventually(what, done, shown=None, patience=10):
+def eventually(what, done, shown=None, patience=60):
     until = time.monotonic() + patience
     while True:
         got = done()

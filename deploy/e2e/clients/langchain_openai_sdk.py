@@ -11,7 +11,7 @@ s = Suite("langchain", "langchain-openai " + importlib.metadata.version("langcha
 
 
 def chat(case="main", model="chat", retries=0, **more):
-    return ChatOpenAI(model=model, api_key=s.key(case), base_url=s.base + "/v1", max_retries=retries, **{"timeout": 20, "max_tokens": 12, **more})
+    return ChatOpenAI(model=model, api_key=s.key(case), base_url=s.base + "/v1", max_retries=retries, **{"timeout": 60, "max_tokens": 12, **more})
 
 
 def below(kind, **fields):
@@ -120,7 +120,7 @@ def _():
     before = len(s.rows())
     with s.fault(stall="forever"):
         with below(openai.APITimeoutError):
-            chat(model=s.faulty, timeout=0.7).invoke(PROMPT)
+            chat(model=s.faulty, timeout=2).invoke(PROMPT)
         s.freed(before)
 
 

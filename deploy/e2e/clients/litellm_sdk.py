@@ -13,7 +13,7 @@ MESSAGES = [{"role": "user", "content": PROMPT}]
 
 def chat(case="main", model="chat", retries=0, **more):
     return litellm.completion(model="openai/" + model, api_base=s.base + "/v1", api_key=s.key(case), max_retries=retries,
-                              **{"messages": MESSAGES, "timeout": 20, "max_tokens": 12, **more})
+                              **{"messages": MESSAGES, "timeout": 60, "max_tokens": 12, **more})
 
 
 @s.case("completion")
@@ -47,7 +47,7 @@ def _():
 
 @s.case("messages, as Anthropic's API")
 def _():
-    answer = litellm.completion(model="anthropic/chat", api_base=s.base, api_key=s.key("main"), messages=MESSAGES, max_tokens=12, timeout=20)
+    answer = litellm.completion(model="anthropic/chat", api_base=s.base, api_key=s.key("main"), messages=MESSAGES, max_tokens=12, timeout=60)
     check(answer.choices[0].message.content, "no text")
 
 
@@ -116,7 +116,7 @@ def _():
     before = len(s.rows())
     with s.fault(stall="forever"):
         with raises(litellm.Timeout):
-            chat(model=s.faulty, timeout=0.7)
+            chat(model=s.faulty, timeout=2)
         s.freed(before)
 
 

@@ -16,7 +16,7 @@ const left = [];
 console.log(`== npm: openai ${version}, node ${process.version}`);
 
 const client = (name = "main", options = {}) =>
-  new OpenAI({ apiKey: stage.keys[`npm-${name}`], baseURL: stage.base + "/v1", maxRetries: 0, timeout: 20000, ...options });
+  new OpenAI({ apiKey: stage.keys[`npm-${name}`], baseURL: stage.base + "/v1", maxRetries: 0, timeout: 60000, ...options });
 const chat = (c, more = {}, options = {}) => c.chat.completions.create({ model: "chat", messages, max_tokens: 12, ...more }, options);
 
 async function test(what, run, simulated = false) {
@@ -59,7 +59,7 @@ const rows = (name = "main") => control(`/rows?tenant=npm-${name}`);
 const statuses = async (name, before = 0) => (await rows(name)).slice(before).map((r) => r.status);
 
 async function eventually(what, done) {
-  for (const until = Date.now() + 10000; ; ) {
+  for (const until = Date.now() + 60000; ; ) {
     if (await done()) return;
     if (Date.now() > until) throw new Error(`waited in vain for ${what}`);
     await new Promise((r) => setTimeout(r, 50));
@@ -143,7 +143,7 @@ await test("a worker that dies in a stream throws, after what came before", asyn
 await test("a time-out frees the worker, and is in the ledger as 499", async () => {
   const before = (await rows()).length;
   await withFault({ stall: "forever" }, async () => {
-    await raises(OpenAI.APIConnectionTimeoutError, {}, () => chat(client("main", { timeout: 700 }), { model: faulty }));
+    await raises(OpenAI.APIConnectionTimeoutError, {}, () => chat(client("main", { timeout: 2000 }), { model: faulty }));
     await freed(before);
   });
 }, true);

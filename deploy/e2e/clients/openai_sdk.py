@@ -11,7 +11,7 @@ MESSAGES = [{"role": "user", "content": PROMPT}]
 
 
 def client(case="main", retries=0, **more):
-    return openai.OpenAI(api_key=s.key(case), base_url=s.base + "/v1", max_retries=retries, **{"timeout": 20, **more})
+    return openai.OpenAI(api_key=s.key(case), base_url=s.base + "/v1", max_retries=retries, **{"timeout": 60, **more})
 
 
 def chat(c, model="chat", **more):
@@ -263,7 +263,7 @@ def _():
         before = len(s.rows())
         with s.fault(stall="forever"):
             with raises(openai.APITimeoutError):
-                chat(client(timeout=0.7), model=s.faulty, stream=stream)
+                chat(client(timeout=2), model=s.faulty, stream=stream)
             s.freed(before)
 
 

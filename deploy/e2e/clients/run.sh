@@ -82,12 +82,12 @@ unset OPENAI_API_KEY OPENAI_BASE_URL ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTH
 # Each has tenants and a worker for faults of its own, so they run side by side.
 run() {
   case $1 in
-    openai) timeout 120 "$cache/sdks/bin/python" "$here/openai_sdk.py" ;;
-    anthropic) timeout 120 "$cache/sdks/bin/python" "$here/anthropic_sdk.py" ;;
-    langchain) timeout 120 "$cache/sdks/bin/python" "$here/langchain_openai_sdk.py" ;;
-    litellm) timeout 120 "$cache/litellm/bin/python" "$here/litellm_sdk.py" ;;
-    npm) timeout 120 node "$here/openai_npm.mjs" ;;
-    curl) timeout 120 "$python" "$here/curl_client.py" ;;
+    openai) timeout 300 "$cache/sdks/bin/python" "$here/openai_sdk.py" ;;
+    anthropic) timeout 300 "$cache/sdks/bin/python" "$here/anthropic_sdk.py" ;;
+    langchain) timeout 300 "$cache/sdks/bin/python" "$here/langchain_openai_sdk.py" ;;
+    litellm) timeout 300 "$cache/litellm/bin/python" "$here/litellm_sdk.py" ;;
+    npm) timeout 300 node "$here/openai_npm.mjs" ;;
+    curl) timeout 300 "$python" "$here/curl_client.py" ;;
     *) echo "there is no client $1" >&2; return 2 ;;
   esac
 }

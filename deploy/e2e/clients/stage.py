@@ -104,7 +104,7 @@ def configure(opts):
     clients = opts.clients.split()
     work = pathlib.Path(opts.work)
     (work / "policies").mkdir()
-    (work / "policies" / "clients.yaml").write_text(POLICIES.replace("@WINDOW@", "20s" if opts.worker else "5s"))
+    (work / "policies" / "clients.yaml").write_text(POLICIES.replace("@WINDOW@", "20s" if opts.worker else "10s"))
     (work / "cache.key").write_bytes(os.urandom(32))
     tenants = ["tenants:"]
     for client in clients:
@@ -144,20 +144,20 @@ def configure(opts):
         "listen:", f'  public: {{ address: "127.0.0.1:{public}" }}', f'  admin: {{ address: "127.0.0.1:{admin}" }}',
         "tenants: { file: tenants.yaml }", "policy: { dir: policies }", "cacheIsolation: { default: tenant, keyFile: cache.key }",
         # Short, so that what takes too long does so soon; and no worker is set aside for the faults it is told to have.
-        "limits: { bodyBytes: 256KiB, firstByteStream: 3s, firstByteUnary: 3s, streamIdle: 3s }",
+        "limits: { bodyBytes: 256KiB, firstByteStream: 5s, firstByteUnary: 5s, streamIdle: 5s }",
         "health: { ejectAfter: 1000 }",
         "models:", *models, "pools:", *pools, "ledger: { path: ledger.db }", "drain: { delay: 0s, deadline: 5s }",
         "log: { level: info, format: json }",
     ]
     if opts.worker:
-        lines = [line.replace("firstByteStream: 3s, firstByteUnary: 3s, streamIdle: 3s", "firstByteStream: 60s, firstByteUnary: 60s") for line in lines]
+        lines = [line.replace("firstByteStream: 5s, firstByteUnary: 5s, streamIdle: 5s", "firstByteStream: 60s, firstByteUnary: 60s") for line in lines]
     (work / "sluice.yaml").write_text("\n".join(lines) + "\n")
     return {"base": f"http://127.0.0.1:{public}", "admin": f"http://127.0.0.1:{admin}", "keys": keys, "clients": clients,
             "simulated": not opts.worker}, faulty
 
 
 def get(url):
-    with urllib.request.urlopen(url, timeout=5) as resp:
+    with urllib.request.urlopen(url, timeout=30) as resp:
         return resp.read()
 
 
@@ -167,7 +167,7 @@ def offers_all(told):
     key = told["keys"][told["clients"][0] + "-main"]
     req = urllib.request.Request(told["base"] + "/v1/messages/count_tokens", body, {"Content-Type": "application/json", "x-api-key": key})
     try:
-        urllib.request.urlopen(req, timeout=5).close()
+        urllib.request.urlopen(req, timeout=30).close()
         return True
     except urllib.error.HTTPError:
         return False
@@ -176,7 +176,7 @@ def offers_all(told):
 def await_gateway(child, told, opts):
     """Waits until the gateway is ready and serves every model but the one without a worker."""
     last = None
-    for _ in range(600):
+    for _ in range(2400):
         if child.poll() is not None:
             sys.exit("the gateway ended while starting: " + open(f"{opts.work}/sluice.log").read()[-3000:])
         try:
@@ -224,7 +224,7 @@ class Control(http.server.BaseHTTPRequestHandler):
         query = dict(urllib.parse.parse_qsl(url.query))
         body = self.rfile.read(int(self.headers["Content-Length"]))
         worker = urllib.parse.urlsplit(self.faulty[query["client"]])
-        conn = http.client.HTTPConnection(worker.hostname, worker.port, timeout=5)
+        conn = http.client.HTTPConnection(worker.hostname, worker.port, timeout=30)
         conn.request("POST", "/sim/fault", body, {"Content-Type": "application/json"})
         resp = conn.getresponse()
         text = resp.read().decode()
