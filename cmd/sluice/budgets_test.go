@@ -107,9 +107,9 @@ func TestReplicasKnowOfEachOthersBudgets(t *testing.T) {
 }
 
 // beforeMidnight waits where a new day would begin during the test.
-func beforeMidnight(t *testing.T) {
+func beforeMidnight(t testing.TB) {
 	t.Helper()
-	if left := time.Until(time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)); left < time.Minute {
+	if left := time.Until(time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)); left < 3*time.Minute {
 		time.Sleep(left)
 	}
 }

@@ -57,7 +57,7 @@ func copyFiles(t *testing.T, path string) string {
 func thisMonth() string {
 	for {
 		now := time.Now().UTC()
-		if now.Add(time.Minute).Month() == now.Month() {
+		if now.Add(3*time.Minute).Month() == now.Month() {
 			return now.Format("2006-01")
 		}
 		time.Sleep(time.Second)

@@ -88,6 +88,7 @@ func readEvents(t *testing.T, events *gatewaytest.EventReader, n int) {
 // connection that is still open then is sent elsewhere by a 503; the process ends with code 0, and every
 // answer that was given is in the books.
 func TestTerminatedUnderLoad(t *testing.T) {
+	beforeMidnight(t) // the books are looked at by the month
 	d, c := startPlatform(t, "", "drain: { delay: 0s, deadline: 5s }", "drain: { delay: 8s, deadline: 60s }")
 	public, admin, _ := c.addresses()
 	var open []*gatewaytest.EventReader

@@ -49,6 +49,7 @@ type usedOf struct{ requests, tokens int64 }
 // the Redis is killed and comes back without its data. A revoked key is refused by
 // both.
 func TestReplicasShareLimits(t *testing.T) {
+	beforeMidnight(t)
 	store := ownRedis(t, marked("redis-password"))
 	r := startReplicas(t, 2, generous, func(dir string) {
 		write(t, dir, map[string]string{"policies/shared.yaml": sharedPolicy, "redis.password": marked("redis-password")})
