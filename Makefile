@@ -140,11 +140,17 @@ policies: build ## test the shipped policies, each rule seen both ways
 	@$(BIN) policy test --coverage=operands --min-coverage 100 policies
 
 .PHONY: observability
-observability: ## check and test the alert rules (Prometheus' promtool; Debian's package prometheus has it)
+observability: ## check the alert rules and the dashboard's queries, test the rules (Prometheus' promtool; Debian's package prometheus has it)
 	$(call say,alert rules)
 	@command -v promtool >/dev/null || { echo "make: promtool is not installed; Debian's package prometheus has it" >&2; exit 1; }
 	@promtool check rules --lint=all --lint-fatal deploy/prometheus/rules.yaml
 	@cd deploy/prometheus && promtool test rules rules_test.yaml
+	$(call say,queries of the dashboard)
+	@mkdir -p .cache
+	@awk 'BEGIN { print "groups: [ { name: dashboard, rules: [" } \
+		/^ *"expr": ".*",?$$/ { sub(/^ *"expr": /, ""); sub(/,$$/, ""); gsub(/\$$__rate_interval/, "5m"); printf "{ record: \"query:%d\", expr: %s },\n", ++n, $$0 } \
+		END { print "] } ]" }' deploy/grafana/sluice.json > .cache/dashboard.yaml
+	@promtool check rules .cache/dashboard.yaml
 
 .PHONY: demo
 demo: build ## the whole thing on this machine, with simulated workers

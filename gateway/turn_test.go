@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -188,6 +189,10 @@ func TestFullWorkersForEver(t *testing.T) {
 
 // TestRefusalsOfTheQueue: what the client is told, by reason and dialect.
 func TestRefusalsOfTheQueue(t *testing.T) {
+	page, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		reason            qos.Reason
 		after             time.Duration
@@ -205,6 +210,10 @@ func TestRefusalsOfTheQueue(t *testing.T) {
 		for _, d := range []dialect{dialectOpenAI, dialectAnthropic} {
 			ex := &exchange{}
 			rej := ex.turnRefused(&qos.Outcome{State: qos.Refused, Reason: c.reason, RetryAfter: c.after})
+			said, _, _ := strings.Cut(rej.message, ";")
+			if !strings.Contains(string(page), "| "+said+" | `"+c.reason.String()+"` |\n") {
+				t.Errorf("%s: docs/operations.md does not say what %q means", c.reason, said)
+			}
 			var ctx fasthttp.RequestCtx
 			rej.write(&ctx, d, "id")
 			h, body := &ctx.Response.Header, string(ctx.Response.Body())

@@ -12,6 +12,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluicegate/sluice/gateway"
 	"github.com/sluicegate/sluice/tenancy/chargeback"
 )
 
@@ -130,6 +131,33 @@ func checkQuery(t *testing.T, where, query string, exported map[string][]string)
 				t.Errorf("%s: grouped by %s, which none of its series has: %s", where, l, query)
 			}
 		}
+	}
+}
+
+// What rules and panels ask of the queue by word are words that the queue says: a misspelt one would be quiet for
+// ever.
+func TestWordsOfTheQueue(t *testing.T) {
+	words := map[string][]string{"result": chargeback.ClassResults, "reason": gateway.QueueReasons()}
+	use := regexp.MustCompile(`sluice_(?:tenant_)?(?:queue_refusals|class_requests)_total\{([^}]*)\}`)
+	label := regexp.MustCompile(`(result|reason)[!=~]+\\?"([^"\\]*)`)
+	seen := 0
+	for _, file := range []string{rulesFile, rulesTests, dashboardFile} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, series := range use.FindAllStringSubmatch(string(text), -1) {
+			for _, m := range label.FindAllStringSubmatch(series[1], -1) {
+				for word := range strings.SplitSeq(m[2], "|") {
+					if seen++; !slices.Contains(words[m[1]], word) {
+						t.Errorf("%s asks for %s %q, which is none of %v", file, m[1], word, words[m[1]])
+					}
+				}
+			}
+		}
+	}
+	if seen < 20 {
+		t.Errorf("only %d words were found", seen)
 	}
 }
 
