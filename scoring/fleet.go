@@ -181,7 +181,7 @@ func (f *Fleet) ObserveLoad(now time.Time, id WorkerID, l Load) {
 			w.gap = w.interToken
 		}
 		w.forward(now)
-		w.occupancy.observe(now, l.KVUsage*w.room())
+		w.occupancy.observe(now, l.KVUsage*w.room(), w.pending())
 		return true
 	})
 }

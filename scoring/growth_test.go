@@ -253,3 +253,30 @@ func TestOthersGrowthIsForeign(t *testing.T) {
 		t.Errorf("%v tokens count as others', want 4,000", w.foreign)
 	}
 }
+
+// TestLessThanBelievedIsRoom: prompts that share a beginning of less than a whole stretch
+// look larger than they are; what the worker says that it holds corrects that.
+func TestLessThanBelievedIsRoom(t *testing.T) {
+	f, ids := testFleet(t, 1)
+	f.SetCapacity(ids[0], 16, 1000)
+	for range 30 {
+		pick(t, f, epoch, &Request{Estimate: 500, Output: 10}).FirstToken(epoch)
+	}
+	pick(t, f, epoch, &Request{Estimate: 400, Output: 10}) // has not come there
+	ask := &Request{Estimate: 500, Output: 10}
+	if r, _ := offer(t, f, epoch, ask, Terms{Bound: time.Hour}); r != nil {
+		t.Fatal("16,000 tokens have room for 15,900 and more")
+	}
+	f.ObserveLoad(epoch, ids[0], Load{Running: 30, KVUsage: 13_000.0 / 16_000})
+	if got := f.workers[0].foreign; got < -2001 || got > -1999 {
+		t.Errorf("13,000 tokens are held, 15,000 were believed to be: corrected by %v", got)
+	}
+	r, _ := offer(t, f, epoch, ask, Terms{Bound: time.Hour})
+	if r == nil {
+		t.Error("with 13,000 tokens held there is no room for 900")
+	}
+	f.ObserveLoad(epoch, ids[0], Load{}) // does not say
+	if got := f.workers[0].foreign; got != 0 {
+		t.Errorf("a worker that says nothing of its cache corrects by %v", got)
+	}
+}

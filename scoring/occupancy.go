@@ -25,7 +25,9 @@ type occupancy struct {
 	// as they grow, and requests of others.
 	more   float64
 	seenAt time.Time
-	// foreign is the part of more that answers' growth does not explain.
+	// foreign is what it showed beyond what its requests and their answers were believed
+	// to hold: requests of others. It is below zero where it showed less: prompts that
+	// share less than a whole stretch.
 	foreign float64
 	// shared is the part of taken that goes with no claim's end; see share.
 	shared int
@@ -115,10 +117,15 @@ func (o *occupancy) leave(h *claim) {
 	*h = claim{}
 }
 
-// observe takes over that the worker said it holds so many tokens.
-func (o *occupancy) observe(now time.Time, tokens float64) {
-	o.more, o.seenAt = max(0, tokens-float64(o.taken)), now
-	o.foreign = max(0, o.more-o.grown())
+// observe takes over that the worker said it holds so many tokens; 0 says nothing. Of
+// what its requests were believed to hold, so many may not have come there yet.
+func (o *occupancy) observe(now time.Time, tokens, pending float64) {
+	o.more, o.seenAt, o.foreign = max(0, tokens-float64(o.taken)), now, 0
+	if believed := float64(o.taken) + o.grown(); tokens > believed {
+		o.foreign = tokens - believed
+	} else if tokens > 0 && tokens < believed-pending {
+		o.foreign = tokens - believed + pending
+	}
 }
 
 // held is the tokens held as of now. What the worker said loses its weight until

@@ -81,13 +81,13 @@ func TestOccupancyNeeds(t *testing.T) {
 func TestOccupancyObserved(t *testing.T) {
 	var o occupancy
 	o.enter(epoch, new(claim), nil, 1, 1000, 1)
-	o.observe(epoch, 3000)
+	o.observe(epoch, 3000, 0)
 	for age, want := range map[time.Duration]float64{0: 3000, 5 * time.Second: 2000, 10 * time.Second: 1000, time.Hour: 1000} {
 		if got := o.held(epoch.Add(age), 10*time.Second); got != want {
 			t.Errorf("%v later %v tokens are held, want %v", age, got, want)
 		}
 	}
-	o.observe(epoch, 10)
+	o.observe(epoch, 10, 0)
 	if got := o.held(epoch, time.Second); got != 1000 {
 		t.Errorf("%v tokens are held although a late reading says less, want 1000", got)
 	}

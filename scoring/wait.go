@@ -14,6 +14,9 @@ const (
 	// against each other by themselves: one works off what it has, of the other it
 	// turns out that it is late.
 	drift = 1.5
+	// keptAhead is how many requests of those that room is kept for find it at each worker
+	// whatever it holds by then.
+	keptAhead = 2
 )
 
 // line is what a request meets at a worker that it is sent to now.
@@ -206,11 +209,12 @@ func (f *Fleet) keptWait(now time.Time, p *Prepared, c *candidate, terms *Terms)
 	if l.idle || terms.Bound == Unbounded && keep == (Keep{}) {
 		return 0
 	}
-	held := terms.Held.at(w.id)
-	closed, wait := false, 0.0
+	closed, wait, soon := false, 0.0, 0.0
+	n, slots := max(1, float64(w.inFlight())+l.others), float64(w.slots(f.cfg.MaxSeqs))
 	if keep != (Keep{}) {
-		workers, slots := float64(w.predictor.pool.ready), float64(w.slots(f.cfg.MaxSeqs))
+		workers := float64(w.predictor.pool.ready)
 		keep.Tokens /= workers
+		soon = min(keep.Tokens, keptAhead*terms.Keep.Tokens/max(1, keep.Requests))
 		if over := float64(w.inFlight()+1) + l.waiting + l.others + keep.Requests/workers - slots; over > 0 {
 			closed, wait = true, over*w.meanDecode/slots
 		}
@@ -218,10 +222,17 @@ func (f *Fleet) keptWait(now time.Time, p *Prepared, c *candidate, terms *Terms)
 	if room := w.room(); room > 0 {
 		needs := w.needs(p.s.keys(c), p.s.size(c), p.req.prompt())
 		most := w.expects(needs, p.req.Output, room, f.cfg.LoadStale)
-		if over := most + max(keep.Tokens, float64(held.room)) - room*(1-spare); over > 0 {
+		lacks := most + max(soon, float64(terms.Held.at(w.id).room)) - room*(1-spare)
+		if lacks > 0 {
 			c.lacks = needs + p.req.Output
-			n := max(1, float64(w.inFlight())+l.others)
-			closed, wait = true, max(wait, w.meanDecode/n*clamp(over*n/room, 1, n))
+		}
+		// For all that is to be kept there must be room now. When those at the worker are
+		// at their largest, what is for those who come later will have become free.
+		if keep.Tokens > 0 {
+			lacks = max(lacks, w.held(now, f.cfg.LoadStale)+float64(needs)+keep.Tokens-room)
+		}
+		if lacks > 0 {
+			closed, wait = true, max(wait, w.meanDecode/n*clamp(lacks*n/room, 1, n))
 		}
 	}
 	if !closed {

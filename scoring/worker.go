@@ -265,6 +265,15 @@ func (w *worker) expects(needs, output int, room float64, stale time.Duration) f
 	return base + w.peak(float64(needs), output, float64(w.capacitySize)/2, room-base)
 }
 
+// pending is the tokens of those requests that have no first token yet.
+func (w *worker) pending() float64 {
+	sum := 0.0
+	for r := w.head; r != nil; r = r.next {
+		sum += r.holds.own
+	}
+	return sum
+}
+
 // engines is how many engines (ranks) the worker has, as far as is known.
 func (w *worker) engines() int { return max(len(w.views), w.ranks) }
 
