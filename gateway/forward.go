@@ -61,13 +61,13 @@ func (ex *exchange) prepareAttempt() *rejection {
 		return nil
 	}
 	if err := ex.takeMemory(len(ex.body) + rewriteRoom); err != nil {
-		return noMemory(err)
+		return ex.unsent(refusedMemory, noMemory(err))
 	}
 	if err := ex.beginLedger(); err != nil {
 		if ex.over() {
 			return shuttingDown()
 		}
-		return unavailableBecause(err)
+		return ex.unsent(refusedLedger, unavailableBecause(err))
 	}
 	ex.compose()
 	return nil

@@ -6,13 +6,16 @@ import (
 	"github.com/sluicegate/sluice/gateway/qos"
 )
 
-// refusedDraining is why a request gets no worker, beside the queue's reasons: the
-// gateway is shutting down.
-const refusedDraining = "draining"
+// Reasons for which a request gets no worker beside those of the queue.
+const (
+	refusedDraining = "draining" // the gateway is shutting down
+	refusedMemory   = "memory"   // the gateway has no room for it to wait, or to be sent
+	refusedLedger   = "ledger"   // the gateway can't account for it
+)
 
 // QueueReasons returns every reason that Summary.QueueRefused can give.
 func QueueReasons() []string {
-	list := []string{refusedDraining}
+	list := []string{refusedDraining, refusedMemory, refusedLedger}
 	for r := qos.ReasonNone + 1; r < qos.NumReasons; r++ {
 		list = append(list, r.String())
 	}
@@ -26,6 +29,8 @@ type QueueState struct {
 	// queue away: what waits goes on, and nothing comes.
 	Config qos.Config
 	qos.Stats
+	// Tenants is how many requests of each tenant wait, each request once.
+	Tenants map[string]int
 	// Flows are the tenants that wait, those with most work first, at most
 	// MaxQueueFlows.
 	Flows []qos.FlowStats

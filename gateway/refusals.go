@@ -54,6 +54,13 @@ func (g *Gateway) QueueState(dst *QueueState) bool {
 	dst.Flows = t.queue.Flows(dst.Flows[:0])
 	slices.SortFunc(dst.Flows, func(a, b qos.FlowStats) int { return cmp.Compare(b.Work, a.Work) })
 	dst.Flows = dst.Flows[:min(len(dst.Flows), MaxQueueFlows)]
+	if dst.Tenants == nil {
+		dst.Tenants = make(map[string]int)
+	}
+	clear(dst.Tenants)
+	for tn := range t.members {
+		dst.Tenants[tn.entry.Tenant]++
+	}
 	dst.LateWakeups = t.late.Load()
 	dst.Refused = t.refused.latest()
 	return true

@@ -203,7 +203,7 @@ func (ex *exchange) enterQueue() *rejection {
 	if tn.ready == nil {
 		ids := 4 * len(ex.pick.Tokens)
 		if err := ex.takeMemory(ids); err != nil {
-			return noMemory(err)
+			return ex.unsent(refusedMemory, noMemory(err))
 		}
 		tn.ready, tn.key = make(chan struct{}, 1), maphash.Bytes(bodySeed, ex.body)
 		tn.bytes = int64(len(ex.body) + ids + ex.translation.size() + turnBytes)
@@ -211,6 +211,15 @@ func (ex *exchange) enterQueue() *rejection {
 	tn.since, tn.waits = time.Now(), true
 	ex.g.turns.enter(tn)
 	return nil
+}
+
+// unsent is the refusal of a request that the gateway itself could not send: unless a
+// worker has had it before, it is none that failed it.
+func (ex *exchange) unsent(reason string, rej *rejection) *rejection {
+	if ex.turn.asked && len(ex.attempts) == 0 {
+		ex.turn.reason = reason
+	}
+	return rej
 }
 
 // awaitTurn waits for what becomes of a request that is in the queue.

@@ -1,6 +1,9 @@
 package gateway
 
 import (
+	"context"
+	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +12,7 @@ import (
 	"github.com/sluicegate/sluice/gateway/qos"
 	"github.com/sluicegate/sluice/gateway/qos/placing"
 	"github.com/sluicegate/sluice/scoring"
+	"github.com/sluicegate/sluice/tenancy"
 )
 
 // queueOfOne is a gateway without a network that has a queue, and one worker.
@@ -114,4 +118,51 @@ func TestClaimsAreBounded(t *testing.T) {
 			ex.left()
 		}
 	})
+}
+
+// brokenLedger takes nothing.
+type brokenLedger struct{ Ledger }
+
+func (brokenLedger) Begin(context.Context, *tenancy.Intent) error { return errors.New("down") }
+
+// TestRefusedByTheGateway: a request that the gateway itself can't send is told apart from
+// those that workers failed.
+func TestRefusedByTheGateway(t *testing.T) {
+	body := 1 << 10
+	for _, c := range []struct {
+		name   string
+		memory int64
+		busy   bool // it has to wait
+		reason string
+	}{
+		{"no memory to wait", 2 * 1000, true, refusedMemory},
+		{"no memory to be sent", 2 * 1000, false, refusedMemory},
+		{"no ledger", 1 << 20, false, refusedLedger},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g, fleet := queueOfOne(t)
+				defer g.turns.stop()
+				g.memory, g.parts.Ledger = newMemoryBudget(c.memory), brokenLedger{}
+				if c.busy {
+					plug, err := fleet.Pick(time.Now(), &scoring.Request{Model: "m", Pools: []string{"a"}, Estimate: longPrompt})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer plug.Done(time.Now(), scoring.NotSent)
+				}
+				ex := g.asks("standard", "acme", scoring.Request{Model: "m", Pools: []string{"a"}, Tokens: make([]uint32, 1000), Estimate: longPrompt})
+				defer ex.left()
+				ex.body = make([]byte, body)
+				ex.tries = tries{left: 1, saturated: true}
+				_, rej := ex.dispatch(time.Time{})
+				if rej == nil || rej.status != 503 || ex.turn.reason != c.reason || !slices.Contains(QueueReasons(), c.reason) {
+					t.Errorf("it is refused with %+v for %q", rej, ex.turn.reason)
+				}
+				if ex.res != nil {
+					ex.res.Done(time.Now(), scoring.NotSent)
+				}
+			})
+		})
+	}
 }

@@ -265,7 +265,7 @@ func TestQueueIsFull(t *testing.T) {
 		t.Errorf("Retry-After is %q", after)
 	}
 	var s QueueState
-	if !r.g.QueueState(&s) || s.Waiting != 1 || len(s.Refused) != 1 || s.Refused[0].RetryAfter != 5*time.Second || s.Bytes < int64(len(chatBody)+4*knownIDs) || s.Refused[0].Reason != qos.ReasonFull || s.Refused[0].Tenant != "acme" || len(s.Flows) != 1 {
+	if !r.g.QueueState(&s) || s.Waiting != 1 || len(s.Refused) != 1 || s.Refused[0].RetryAfter != 5*time.Second || s.Bytes < int64(len(chatBody)+4*knownIDs) || s.Refused[0].Reason != qos.ReasonFull || s.Refused[0].Tenant != "acme" || len(s.Flows) != 1 || len(s.Tenants) != 1 || s.Tenants["acme"] != 1 {
 		t.Errorf("the queue says %+v", s)
 	}
 	plug.Done(time.Now(), scoring.NotSent)

@@ -19,6 +19,7 @@ import (
 	"github.com/sluicegate/sluice/scoring/tokenize"
 	"github.com/sluicegate/sluice/scoring/tokenize/verify"
 	"github.com/sluicegate/sluice/tenancy/authn"
+	"github.com/sluicegate/sluice/tenancy/chargeback"
 	"github.com/sluicegate/sluice/tenancy/ledger"
 )
 
@@ -44,6 +45,8 @@ type stateCollector struct {
 	budgetsUnread *atomic.Bool
 	// queue fills in what the queue holds; false without one.
 	queue func(*gateway.QueueState) bool
+	// tenants is told how many requests of each tenant wait.
+	tenants *chargeback.TenantMetrics
 }
 
 var (

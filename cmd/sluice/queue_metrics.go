@@ -47,8 +47,8 @@ func (n *liveClasses) with(class string, count func(label string)) {
 func newClassMetrics(counter func(name, help string, labels ...string) *prometheus.CounterVec, histogram func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec) classMetrics {
 	return classMetrics{
 		names:    &liveClasses{known: make(map[string]bool)},
-		requests: counter("sluice_class_requests_total", "Requests that asked for a worker, by class and whether the first token met the class's target: met, missed; refused (by the queue, or without a worker), failed (by a worker), unmeasured. Streams are judged by their first token as the client got it, answers in one piece by what the time they took tells of it, embeddings by that time; where that tells nothing they are unmeasured, as are clients that left before the target.", "class", "result"),
-		refusals: counter("sluice_queue_refusals_total", "Requests that got no worker, by reason: forecast (the first token could not come within maxWait), full, tenant_full (the tenant holds its part of the queue), preempted (gave way to a more urgent one, or to one of a tenant with less waiting), waited (for maxWait), no_worker, draining.", "class", "reason"),
+		requests: counter("sluice_class_requests_total", "Requests that asked for a worker, by class and whether the first token met the class's target: met, missed; refused (by the queue, or without a worker), failed (by a worker, or within the gateway), unmeasured. Streams are judged by their first token as the client got it, answers in one piece by what the time they took tells of it, embeddings by that time; where that tells nothing they are unmeasured, as are clients that left before the target.", "class", "result"),
+		refusals: counter("sluice_queue_refusals_total", "Requests that got no worker, by reason: forecast (the first token could not come within maxWait), full, tenant_full (the tenant holds its part of the queue), preempted (gave way to a more urgent one, or to one of a tenant with less waiting), waited (for maxWait), no_worker, draining, memory (the gateway had no room for it), ledger (it could not account for it).", "class", "reason"),
 		wait:     histogram("sluice_queue_wait_seconds", "Time that requests which got a worker have waited for it, by the pool where they went; those that did not have to wait count with 0.", waitBuckets, "pool", "class"),
 		forecast: histogram("sluice_queue_forecast_error_ratio", "Predicted over actual time to first token of requests that came while others waited.", forecastBuckets, "class"),
 	}
@@ -159,6 +159,7 @@ func (c *stateCollector) collectQueue(ch chan<- prometheus.Metric) {
 	var s gateway.QueueState
 	if c.queue(&s) {
 		collectQueueState(ch, &s, time.Now())
+		c.tenants.CollectDepths(ch, s.Tenants)
 	}
 }
 

@@ -251,6 +251,7 @@ func TestReloadedQueue(t *testing.T) {
 	r.wantMetrics(
 		`sluice_class_target_seconds{class="batch"} 30`, `sluice_class_share_ratio{class="batch"} 0.2`, `sluice_class_rank{class="critical"} 1`,
 		"sluice_queue_requests_limit 70", "sluice_queue_requests 0", `sluice_queue_depth{class="batch",pool="general"} 0`, "sluice_queue_late_wakeups_total 0",
+		`sluice_tenant_queue_depth{tenant="acme"} 0`,
 	)
 	text := metricsText(t, r.a)
 	if !strings.Contains(text, "\nsluice_class_requests_total{") || !strings.Contains(text, "\nsluice_queue_wait_seconds_count{") || !strings.Contains(text, "\nsluice_tenant_class_requests_total{") {

@@ -146,7 +146,9 @@ func (ch *Chain) Changed() uint64 {
 }
 
 // Stands implements gateway.Changer.
-func (ch *Chain) Stands(p *tenancy.Principal) bool { return ch.Standing == nil || ch.Standing.Stands(p) }
+func (ch *Chain) Stands(p *tenancy.Principal) bool {
+	return ch.Standing == nil || ch.Standing.Stands(p)
+}
 
 // Refuses implements gateway.Refuser: it knows the keys that are no good, and
 // what is nothing at all. Whether a token is good is for Identify to find out.

@@ -38,7 +38,7 @@ type TenantMetrics struct {
 type descs struct {
 	requests, tokens, cost, reserved, folds             *prometheus.Desc
 	oldRequests, oldTokens, oldCost, changes, seq, wait *prometheus.Desc
-	queueWait, queueRefusals, classRequests             *prometheus.Desc
+	queueDepth, queueWait, queueRefusals, classRequests *prometheus.Desc
 }
 
 const (
@@ -99,8 +99,10 @@ func NewTenantMetrics(cfg MetricsConfig) (*TenantMetrics, error) {
 				"Place in the ledger up to which this process's rows are counted in the series of tenants.", nil, nil),
 			wait: d("sluice_ledger_counted_waiting",
 				"Rows that are counted and durable, but not in the ledger's database yet.", nil, nil),
+			queueDepth: d("sluice_tenant_queue_depth",
+				"Requests of the tenant that wait in the queue, each once.", []string{"tenant"}, nil),
 			queueWait: d("sluice_tenant_queue_wait_seconds_total",
-				"Time that requests have waited in the queue; its rate is how many waited at a time.", []string{"tenant"}, nil),
+				"Time that requests have waited in the queue, counted when they end.", []string{"tenant"}, nil),
 			queueRefusals: d("sluice_tenant_queue_refusals_total",
 				"Requests that the queue refused, by reason.", []string{"tenant", "reason"}, nil),
 			classRequests: d("sluice_tenant_class_requests_total",

@@ -32,7 +32,7 @@ type classResult struct{ class, result string }
 
 // perQueueTenant is how many series of the queue one tenant can have.
 func (c MetricsConfig) perQueueTenant() int {
-	return 1 + len(c.Reasons) + len(c.Classes)*len(ClassResults)
+	return 2 + len(c.Reasons) + len(c.Classes)*len(ClassResults)
 }
 
 // queueTenants is how many tenants can have series of the queue, otherLabel included:
@@ -54,10 +54,7 @@ func (m *TenantMetrics) ObserveQueue(u QueueUse) {
 	if most == 0 || u.Tenant == "" {
 		return
 	}
-	if !m.namedLocked(u.Tenant) {
-		u.Tenant = otherLabel
-	}
-	c := m.queuesLocked(u.Tenant, most)
+	c := m.queues[m.queueNameLocked(u.Tenant, most)]
 	c.wait += max(0, u.Wait)
 	if slices.Contains(m.cfg.Reasons, u.Reason) {
 		c.refused[u.Reason]++
@@ -67,9 +64,39 @@ func (m *TenantMetrics) ObserveQueue(u QueueUse) {
 	}
 }
 
-// queuesLocked returns the counters of a tenant that is exported by name, or those of
-// the others where all places but theirs are taken.
-func (m *TenantMetrics) queuesLocked(tenant string, most int) *queueCells {
+// CollectDepths sends how many requests of each tenant wait at this moment, by the names
+// that tenants have in the series of the queue; 0 for who has such and no request that
+// waits. It is beside Collect, since who waits is known elsewhere.
+func (m *TenantMetrics) CollectDepths(ch chan<- prometheus.Metric, waiting map[string]int) {
+	for name, n := range m.depths(waiting) {
+		ch <- prometheus.MustNewConstMetric(m.desc.queueDepth, prometheus.GaugeValue, float64(n), name)
+	}
+}
+
+func (m *TenantMetrics) depths(waiting map[string]int) map[string]int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	most := m.cfg.queueTenants()
+	if most == 0 {
+		return nil
+	}
+	by := make(map[string]int)
+	for _, tenant := range slices.Sorted(maps.Keys(waiting)) {
+		by[m.queueNameLocked(tenant, most)] += waiting[tenant]
+	}
+	for name := range m.queues {
+		by[name] += 0
+	}
+	return by
+}
+
+// queueNameLocked is the name by which a tenant is exported in the series of the queue,
+// which has counters from then on: its own, or otherLabel where it has none, or where all
+// places but that of the others are taken.
+func (m *TenantMetrics) queueNameLocked(tenant string, most int) string {
+	if !m.namedLocked(tenant) {
+		tenant = otherLabel
+	}
 	taken := len(m.queues)
 	if m.queues[otherLabel] == nil {
 		taken++
@@ -77,12 +104,10 @@ func (m *TenantMetrics) queuesLocked(tenant string, most int) *queueCells {
 	if m.queues[tenant] == nil && tenant != otherLabel && taken >= most {
 		tenant = otherLabel
 	}
-	c := m.queues[tenant]
-	if c == nil {
-		c = &queueCells{refused: make(map[string]uint64), results: make(map[classResult]uint64)}
-		m.queues[tenant] = c
+	if m.queues[tenant] == nil {
+		m.queues[tenant] = &queueCells{refused: make(map[string]uint64), results: make(map[classResult]uint64)}
 	}
-	return c
+	return tenant
 }
 
 // retireQueuesLocked takes away what has no name in the configuration any more. The

@@ -2,11 +2,13 @@ package chargeback
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
@@ -33,7 +35,7 @@ func TestQueueMetrics(t *testing.T) {
 # TYPE sluice_tenant_class_requests_total counter
 # HELP sluice_tenant_queue_refusals_total Requests that the queue refused, by reason.
 # TYPE sluice_tenant_queue_refusals_total counter
-# HELP sluice_tenant_queue_wait_seconds_total Time that requests have waited in the queue; its rate is how many waited at a time.
+# HELP sluice_tenant_queue_wait_seconds_total Time that requests have waited in the queue, counted when they end.
 # TYPE sluice_tenant_queue_wait_seconds_total counter
 `
 		if err := testutil.CollectAndCompare(m, strings.NewReader(head+want), "sluice_tenant_class_requests_total", "sluice_tenant_queue_refusals_total", "sluice_tenant_queue_wait_seconds_total"); err != nil {
@@ -69,6 +71,35 @@ sluice_tenant_queue_wait_seconds_total{tenant="other"} 0
 	}
 }
 
+// Who waits is told by the names that tenants are exported by, and at 0 when nobody
+// does.
+func TestQueueDepths(t *testing.T) {
+	cfg := MetricsConfig{Tenants: []string{"acme", "globex"}, Classes: []string{"fast"}}
+	m := newMetrics(t, cfg)
+	for _, c := range []struct{ waiting, want map[string]int }{
+		{nil, map[string]int{}},
+		{map[string]int{"acme": 3, "initech": 1, "hooli": 4}, map[string]int{"acme": 3, "other": 5}},
+		{nil, map[string]int{"acme": 0, "other": 0}},
+		{map[string]int{"globex": 2}, map[string]int{"acme": 0, "globex": 2, "other": 0}},
+	} {
+		if got := m.depths(c.waiting); !maps.Equal(got, c.want) {
+			t.Errorf("of %v: %v, want %v", c.waiting, got, c.want)
+		}
+	}
+	ch := make(chan prometheus.Metric, 10)
+	m.CollectDepths(ch, map[string]int{"acme": 1})
+	if len(ch) != 3 {
+		t.Errorf("%d series", len(ch))
+	}
+	cfg.Classes = nil
+	if err := m.Reconfigure(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.depths(map[string]int{"acme": 1}); len(got) != 0 {
+		t.Errorf("without classes: %v", got)
+	}
+}
+
 // Whoever uses the queue, its series stay within the bound, those of rows beside them.
 func TestQueueSeriesBoundHolds(t *testing.T) {
 	names := func(prefix string, n int) (out []string) {
@@ -93,7 +124,11 @@ func TestQueueSeriesBoundHolds(t *testing.T) {
 				Tenant: tenant, Class: fmt.Sprint("c", rng.IntN(20)), Result: ClassResults[rng.IntN(len(ClassResults))], Reason: fmt.Sprint("r", rng.IntN(10)),
 			})
 		}
-		if got, bound := series(t, m), m.SeriesBound(); got > bound || bound > cfg.maxSeries() {
+		waiting := make(map[string]int)
+		for i := range 60 {
+			waiting[fmt.Sprint("t", i)] = 1
+		}
+		if got, bound := len(m.depths(waiting))+series(t, m), m.SeriesBound(); got > bound || bound > cfg.maxSeries() {
 			t.Errorf("%d series, bound %d, cap %d", got, bound, cfg.maxSeries())
 		}
 		if len(m.queues) > cfg.queueTenants() {
