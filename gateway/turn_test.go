@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"slices"
@@ -303,6 +304,42 @@ func TestClassesTakeTurns(t *testing.T) {
 		clients[i].Leave(gatewaytest.FIN)
 	}
 	r.idle()
+}
+
+// TestWhatPoliciesSayOfTheQueue: class, target and whether it gives way are those of the
+// request's policies, and the longest wait is the class's however late its policies let
+// a first token be.
+func TestWhatPoliciesSayOfTheQueue(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+	r := queueRig(t, []string{worker.URL()}, queueConfig())
+	var target time.Duration
+	r.decider.set(func(_ context.Context, in *policy.Input) *policy.Decision {
+		d := allow(in)
+		d.Class, d.TTFTTarget, d.Preemptible = "batch", target, target > 0
+		return d
+	})
+	batch := r.g.state.Load().Queue.Classes[2]
+	for _, target = range []time.Duration{0, 3 * time.Second, 2 * batch.MaxWait} {
+		plug := r.plug(1)
+		client := r.chat(chatBody)
+		r.queued(1)
+		r.g.turns.mu.Lock()
+		for tn := range r.g.turns.members {
+			e, want := &tn.entry, cmp.Or(target, batch.Target)
+			if tn.class.Name != "batch" || e.Deadline.Sub(e.Arrived) != want || e.Until.Sub(e.Arrived) != batch.MaxWait || e.Preemptible != (target > 0) {
+				t.Errorf("target %v: class %s, %+v", target, tn.class.Name, e)
+			}
+		}
+		r.g.turns.mu.Unlock()
+		plug.Done(time.Now(), scoring.NotSent)
+		if resp, text := client.Answer(); resp.StatusCode != 200 {
+			t.Errorf("got %d %s", resp.StatusCode, text)
+		}
+		r.idle()
+		if s := r.meter.last(); s.TTFTTarget != cmp.Or(target, batch.Target) || s.Row.Class != "batch" {
+			t.Errorf("target %v: counted as %v of class %s", target, s.TTFTTarget, s.Row.Class)
+		}
+	}
 }
 
 // TestWorkersAreToldThePriority: engines that schedule by priority are sent that of
