@@ -62,7 +62,7 @@ func (q *Queue) Admit(now time.Time, e *Entry, p Placer, out []Outcome) []Outcom
 		}
 	}
 	q.insert(now, e)
-	p.Begin()
+	q.begin(p)
 	best := AnyPool
 	for i, id := range e.Pools {
 		pool := q.pools[id]
@@ -97,7 +97,7 @@ func (q *Queue) Admit(now time.Time, e *Entry, p Placer, out []Outcome) []Outcom
 // are open although others wait there: these wait for other workers. Nobody is refused
 // who has a worker.
 func (q *Queue) offerRefused(now time.Time, e *Entry, p Placer) (Outcome, bool) {
-	p.Begin()
+	q.begin(p)
 	for i, id := range e.Pools {
 		pool, bound := q.pools[id], q.classes[e.Class].Bound
 		if wait, _ := p.Wait(now, id, bound); wait > bound || wait == Unbounded || pool.behind {
@@ -200,10 +200,12 @@ func (q *Queue) arrives(now time.Time, e *Entry) {
 	}
 }
 
-// remove takes an entry out.
-func (q *Queue) remove(now time.Time, e *Entry, state State) {
-	for i := range e.Pools {
+// remove takes an entry out, which was granted at a pool, if at one. What is first
+// now at the others may be owed.
+func (q *Queue) remove(now time.Time, e *Entry, state State, at PoolID) {
+	for i, id := range e.Pools {
 		q.leave(now, ref{e, i})
+		q.pools[id].dirty = q.pools[id].dirty || id != at
 	}
 	q.expiry.remove(e.state.expires)
 	q.free(e)
@@ -216,7 +218,7 @@ func (q *Queue) remove(now time.Time, e *Entry, state State) {
 func (q *Queue) Leave(now time.Time, e *Entry) State {
 	was := e.state.state
 	if was == Waiting {
-		q.remove(now, e, Left)
+		q.remove(now, e, Left, AnyPool)
 		if !e.state.charged {
 			q.classes[e.Class].stats.Left++
 		}
@@ -232,7 +234,7 @@ func (q *Queue) Strand(now time.Time, e *Entry, out []Outcome) []Outcome {
 	if e.state.state != Waiting {
 		return out
 	}
-	q.remove(now, e, Refused)
+	q.remove(now, e, Refused, AnyPool)
 	return q.refuse(now, e, ReasonNoWorker, 0, out)
 }
 

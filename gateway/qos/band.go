@@ -7,6 +7,7 @@ type pool struct {
 	id      PoolID
 	name    string
 	dirty   bool
+	looked  bool          // it is in the look that is going on
 	behind  bool          // there are some that the last pump had no time for
 	tried   time.Time     // when it was last pumped
 	look    time.Time     // when to pump although nothing happens

@@ -11,8 +11,11 @@ type entryState struct {
 	since   time.Time // it waits
 	// forecast is of the first token, from arrival, when it came.
 	forecast time.Duration
-	expires  int    // its place in Queue.expiry
-	links    []link // by index in Pools
+	expires  int // its place in Queue.expiry
+	// held is the last of Queue.looks in which it held for a worker, at the pool best.
+	held  int64
+	best  PoolID
+	links []link // by index in Pools
 
 	group        *group // if it may be taken out for others
 	older, newer *Entry // there

@@ -429,11 +429,40 @@ func TestPoolsDoNotBlockEachOther(t *testing.T) {
 	}
 }
 
+// TestOwnHoldIsNoReason has an entry that may go to two pools hold for a busy worker of
+// one, where its prompt is cached. What it holds there itself makes no worker of the
+// other pool the best for it, in whichever order the pools are looked at.
+func TestOwnHoldIsNoReason(t *testing.T) {
+	for _, near := range []int{1, 2} {
+		w := newWorld(t, 1, 10_000, patient, "a", "b")
+		for _, worker := range w.fleet.Workers {
+			worker.Slots = 1
+		}
+		only := func(work int64, answer time.Duration) *qos.Entry {
+			e := w.entry("plain", "x", work, 0, 1)
+			e.Payload = &qostest.Request{Only: near, Near: near, Answer: answer}
+			return e
+		}
+		w.admit(only(10, 400*time.Millisecond))
+		e := w.entry("plain", "x", 5000, 0, 1) // half a second without the cache, 50 ms with it
+		e.Payload = &qostest.Request{Near: near}
+		w.admit(e)
+		var at qos.PoolID
+		w.outcome = func(o qos.Outcome) { at = o.Pool }
+		w.q.Dirty(0)
+		w.run(time.Second)
+		if at != qos.PoolID(near-1) || e.Payload.(*qostest.Request).Worker == nil {
+			t.Errorf("cached in pool %d, it went to %d", near-1, at)
+		}
+	}
+}
+
 // TestNoLostWakeUp plays a fleet that tells of ends alone, and otherwise pumps when
-// Next says so. Whenever nothing is due, nobody may be found who could be placed.
+// Next says so. Whenever nothing is due, nobody may be found who could be placed, at
+// whichever of its pools.
 func TestNoLostWakeUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(&testing.T{}, rapid.IntRange(1, 3).Draw(t, "workers"), 10_000, patient, "a", "b")
+		w := newWorld(&testing.T{}, rapid.IntRange(1, 3).Draw(t, "workers"), 10_000, patient, "a", "b", "c")
 		classes := []string{"urgent", "plain", "batch"}
 		if slots := rapid.IntRange(0, 5).Draw(t, "slots"); slots > 0 {
 			classes = classes[:1] // what is kept for more urgent ones fades by itself
@@ -448,7 +477,7 @@ func TestNoLostWakeUp(t *testing.T) {
 		for range n {
 			at += time.Duration(rng.ExpFloat64() * float64(60*time.Millisecond))
 			w.at(at, func() {
-				pools := [][]qos.PoolID{{0}, {1}}[rng.IntN(2)]
+				pools := [][]qos.PoolID{{0}, {1}, {2}, {0, 1}, {2, 0}, {1, 2, 0}}[rng.IntN(6)]
 				e := w.entry(classes[rng.IntN(len(classes))], fmt.Sprint(rng.IntN(4)), 1+rng.Int64N(2500), pools...)
 				r := &qostest.Request{Answer: time.Duration(rng.Int64N(int64(time.Second)))}
 				switch rng.IntN(6) {
@@ -459,11 +488,18 @@ func TestNoLostWakeUp(t *testing.T) {
 				}
 				e.Payload = r
 				w.admit(e)
+				if rng.IntN(8) == 0 {
+					w.at(w.now.Sub(start)+time.Duration(rng.Int64N(int64(time.Second))), func() {
+						if w.q.Leave(w.now, e) == qos.Waiting {
+							done++
+						}
+					})
+				}
 			})
 		}
 		w.idle = func() {
 			before := done
-			for id := range qos.PoolID(2) {
+			for id := range qos.PoolID(3) {
 				w.q.Dirty(id)
 			}
 			if w.take(w.q.Pump(w.now, w.fleet, nil)); done > before {

@@ -49,12 +49,22 @@ const keepPause = 50 * time.Millisecond
 
 // offer offers an entry to the placer. Where it is not placed, it notes when to look at
 // the pool again.
+//
+// One that holds for a worker in another pool is not offered here: its best worker is
+// known, and what it holds there would stand in its own way.
 func (q *Queue) offer(now time.Time, p *pool, c choice, placer Placer) (Placement, bool) {
+	s := &c.ref.entry.state
+	if s.held == q.looks && s.best != p.id {
+		return Placement{Pool: s.best}, false
+	}
 	terms := Terms{Pool: p.id, Bound: c.bound}
 	if !c.owed {
 		terms.Keep = q.keep(now, p, c.ref.entry.Class)
 	}
 	placed, ok := placer.Place(now, c.ref.entry, terms)
+	if !ok && placed.Pool == p.id {
+		s.held, s.best = q.looks, p.id
+	}
 	if !ok {
 		p.sooner(placed.Look)
 		if terms.Keep != (Keep{}) {
@@ -86,8 +96,8 @@ func (q *Queue) grant(now time.Time, c choice, placed Placement) Outcome {
 		l.band.pool.rate.placed(now, o.Work, q.enough)
 	}
 	pool := l.band.pool
-	q.remove(now, e, Granted)
-	q.changed(pool) // the worker may have been the best for others
+	q.remove(now, e, Granted, o.Pool)
+	pool.dirty = pool.dirty || pool.shared > 0 // the worker may have been the best for others
 	return o
 }
 
@@ -156,21 +166,21 @@ func (q *Queue) correct(now time.Time, b *band, e *Entry, work int64) {
 }
 
 // Dirty says that room may have come at a pool, or that a worker of it is not the best
-// any more for what waits: another pool's may be, so those that share entries are looked
-// at, too.
-func (q *Queue) Dirty(pool PoolID) {
-	q.pools[pool].dirty = true
-	q.changed(q.pools[pool])
-}
+// any more for what waits: another pool's may be.
+func (q *Queue) Dirty(pool PoolID) { q.pools[pool].dirty = true }
 
-// changed has all pools looked at that share entries, if this one does: its workers'
-// waits have changed.
-func (q *Queue) changed(at *pool) {
-	if at.shared == 0 {
-		return
+// gather says which pools are in a look: those where something has happened, or whose pause
+// is over, and with one of them that shares entries all that do. A placement there, or
+// one that holds for a worker, can make another pool's worker the best for those
+// behind, and it shows in that look only.
+func (q *Queue) gather(now time.Time) {
+	shared := false
+	for _, p := range q.pools {
+		p.looked = p.dirty || p.behind && !p.tried.Add(p.pace).After(now)
+		shared = shared || p.looked && p.shared > 0
 	}
 	for _, p := range q.pools {
-		p.dirty = p.dirty || p.shared > 0
+		p.looked = p.looked || shared && p.shared > 0
 	}
 }
 
@@ -228,6 +238,12 @@ func (q *Queue) Next() (time.Time, bool) {
 	return next, true
 }
 
+// begin begins a look.
+func (q *Queue) begin(p Placer) {
+	q.looks++
+	p.Begin()
+}
+
 // Pump refuses whose time is over and gives out what room there is. It appends to out
 // what became of entries.
 func (q *Queue) Pump(now time.Time, p Placer, out []Outcome) []Outcome {
@@ -239,17 +255,18 @@ func (q *Queue) Pump(now time.Time, p Placer, out []Outcome) []Outcome {
 				f.overloaded = true
 			}
 		}
-		q.remove(now, e, Refused)
+		q.remove(now, e, Refused, AnyPool)
 		out = q.refuse(now, e, ReasonWaited, q.drain(now, e), out)
 	}
-	p.Begin()
+	q.begin(p)
 	for _, pool := range q.pools {
 		if !pool.look.IsZero() && !pool.look.After(now) {
-			q.Dirty(pool.id)
+			pool.dirty = true
 		}
 	}
+	q.gather(now)
 	for _, pool := range q.pools {
-		if pool.dirty || pool.behind && !pool.tried.Add(pool.pace).After(now) {
+		if pool.looked || pool.dirty {
 			out = q.pump(now, pool, p, out)
 		}
 	}

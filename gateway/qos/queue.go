@@ -25,6 +25,7 @@ type Queue struct {
 	spareTenants   []*tenant
 	spareGroups    []*group
 	failed         []ref   // of a pump
+	looks          int64   // counts those of a Placer's Begin
 	enough         float64 // seconds of waiting that make a rate
 
 	booked   map[bookingKey]*booking

@@ -158,12 +158,15 @@ func TestAnotherPoolMayBeTheBestNow(t *testing.T) {
 		if out := q.Pump(start, p, nil); !slices.Equal(names(out), []string{"both"}) {
 			t.Errorf("pool %d: %v, want both", gone, names(out))
 		}
-		p.closed[2] = true
+		p.closed[2], p.best = true, 2
 		q.Admit(start, alone, p, nil)
+		q.Admit(start, entry("also", 0, "x", 100, 0, 1), p, nil)
 		q.Pump(start, p, nil)
 		q.Dirty(gone)
-		if q.pools[2].dirty {
-			t.Error("a pool that shares no entry is looked at, too")
+		later := start.Add(time.Second)
+		q.Pump(later, p, nil)
+		if both := q.pools[0].tried.Equal(later) && q.pools[1].tried.Equal(later); !both || q.pools[2].tried.Equal(later) {
+			t.Error("not just the two pools that share an entry are looked at")
 		}
 	}
 }

@@ -13,9 +13,11 @@ import (
 type world struct {
 	q     *qos.Queue
 	fleet *qostest.Fleet
-	now   time.Time
-	todo  agenda
-	n     int
+	// placer stands for the fleet, if set.
+	placer qos.Placer
+	now    time.Time
+	todo   agenda
+	n      int
 	// outcome is called with what became of entries, if set.
 	outcome func(o qos.Outcome)
 	// most is how many outcomes end a run, if set.
@@ -93,7 +95,14 @@ func (w *world) entry(class, tenant string, work int64, pools ...qos.PoolID) *qo
 	}
 }
 
-func (w *world) admit(e *qos.Entry) { w.take(w.q.Admit(w.now, e, w.fleet, nil)) }
+func (w *world) places() qos.Placer {
+	if w.placer != nil {
+		return w.placer
+	}
+	return w.fleet
+}
+
+func (w *world) admit(e *qos.Entry) { w.take(w.q.Admit(w.now, e, w.places(), nil)) }
 
 func (w *world) take(out []qos.Outcome) {
 	w.seen += len(out)
@@ -127,7 +136,7 @@ func (w *world) run(end time.Duration) {
 		for len(w.todo) > 0 && !w.todo[0].at.After(w.now) {
 			heap.Pop(&w.todo).(event).do()
 		}
-		w.take(w.q.Pump(w.now, w.fleet, nil))
+		w.take(w.q.Pump(w.now, w.places(), nil))
 		if due, ok := w.q.Next(); w.idle != nil && (!ok || due.Sub(w.now) > 2*time.Millisecond) {
 			w.idle()
 		}

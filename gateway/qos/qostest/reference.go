@@ -20,6 +20,7 @@ type Reference struct {
 	pools []*pool
 	seq   int64
 	rests int64
+	looks int64
 }
 
 type item struct {
@@ -31,6 +32,8 @@ type item struct {
 	since   time.Time
 	late    bool
 	rests   map[qos.PoolID]int64 // since which number; absent: it does not
+	held    int64                // the look in which it held for a worker, at the pool best
+	best    qos.PoolID
 }
 
 type pool struct {
@@ -117,7 +120,7 @@ func (q *Reference) Admit(now time.Time, e *qos.Entry, p qos.Placer, out []qos.O
 			return append(out, qos.Outcome{Entry: e, State: qos.Refused, Reason: qos.ReasonFull})
 		}
 		for _, v := range victims {
-			q.remove(now, v, qos.Refused, v.charged)
+			q.remove(now, v, qos.Refused, v.charged, qos.AnyPool)
 			out = append(out, qos.Outcome{
 				Entry: v.Entry, State: qos.Refused, Reason: qos.ReasonPreempted, Waited: max(0, now.Sub(v.since)),
 			})
@@ -131,6 +134,7 @@ func (q *Reference) Admit(now time.Time, e *qos.Entry, p qos.Placer, out []qos.O
 	q.seq++
 	i.seq = q.seq
 	q.insert(now, i)
+	q.looks++
 	p.Begin()
 	best := qos.AnyPool
 	for _, id := range e.Pools {
@@ -181,7 +185,13 @@ func (q *Reference) terms(now time.Time, id qos.PoolID, i *item, bound time.Dura
 }
 
 func (q *Reference) offer(now time.Time, id qos.PoolID, i *item, t qos.Terms, p qos.Placer) (qos.Placement, bool) {
+	if i.held == q.looks && i.best != id {
+		return qos.Placement{Pool: i.best}, false
+	}
 	placed, ok := p.Place(now, i.Entry, t)
+	if !ok && placed.Pool == id {
+		i.held, i.best = q.looks, id
+	}
 	if !ok {
 		q.pools[id].sooner(placed.Look)
 		if t.Keep != (qos.Keep{}) {
@@ -420,12 +430,12 @@ func (q *Reference) grant(now time.Time, id qos.PoolID, i *item, owed bool, plac
 		}
 		q.charge(id, i.Class, f, o.Work)
 		i.charged, i.pool = true, id
-		q.remove(now, i, qos.Granted, false)
-		q.changed(id)
+		q.remove(now, i, qos.Granted, false, id)
+		q.pools[id].dirty = q.pools[id].dirty || q.shares(int(id))
 		return o
 	}
-	q.remove(now, i, qos.Granted, true)
-	q.changed(id)
+	q.remove(now, i, qos.Granted, true, id)
+	q.pools[id].dirty = q.pools[id].dirty || q.shares(int(id))
 	return o
 }
 
@@ -459,11 +469,12 @@ func (q *Reference) cut(id qos.PoolID, c qos.ClassID) {
 	b.credit = min(max(b.credit, -most), most+q.cfg.Classes[c].Share*float64(q.pools[id].step))
 }
 
-func (q *Reference) remove(now time.Time, i *item, state qos.State, again bool) {
+func (q *Reference) remove(now time.Time, i *item, state qos.State, again bool, at qos.PoolID) {
 	q.items = slices.DeleteFunc(q.items, func(o *item) bool { return o == i })
 	i.state = state
 	clear(i.rests)
 	for _, id := range i.Pools {
+		q.pools[id].dirty = q.pools[id].dirty || id != at
 		b := q.bands[id][i.Class]
 		if len(q.in(id, i.Class)) == 0 {
 			b.credit = 0
@@ -483,7 +494,7 @@ func (q *Reference) Leave(now time.Time, e *qos.Entry) qos.State {
 	}
 	was := i.state
 	if was == qos.Waiting {
-		q.remove(now, i, qos.Left, i.charged)
+		q.remove(now, i, qos.Left, i.charged, qos.AnyPool)
 	}
 	return was
 }
@@ -494,7 +505,7 @@ func (q *Reference) Strand(now time.Time, e *qos.Entry, out []qos.Outcome) []qos
 	if i == nil || i.state != qos.Waiting {
 		return out
 	}
-	q.remove(now, i, qos.Refused, i.charged)
+	q.remove(now, i, qos.Refused, i.charged, qos.AnyPool)
 	return append(out, qos.Outcome{
 		Entry: e, State: qos.Refused, Reason: qos.ReasonNoWorker, Waited: max(0, now.Sub(i.since)),
 	})

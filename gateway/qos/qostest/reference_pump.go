@@ -9,19 +9,24 @@ import (
 )
 
 // Dirty says that room may have come.
-func (q *Reference) Dirty(id qos.PoolID) {
-	q.pools[id].dirty = true
-	q.changed(id)
+func (q *Reference) Dirty(id qos.PoolID) { q.pools[id].dirty = true }
+
+// shares says whether a pool has entries that may go to others, too.
+func (q *Reference) shares(id int) bool {
+	return slices.ContainsFunc(q.in(qos.PoolID(id), -1), func(i *item) bool { return len(i.Pools) > 1 })
 }
 
-// changed has the pools looked at that share entries with this one.
-func (q *Reference) changed(id qos.PoolID) {
-	shares := func(id qos.PoolID) bool {
-		return slices.ContainsFunc(q.in(id, -1), func(i *item) bool { return len(i.Pools) > 1 })
+// gather returns the pools that are in a look.
+func (q *Reference) gather(now time.Time) map[*pool]bool {
+	in, shared := make(map[*pool]bool), false
+	for id, p := range q.pools {
+		in[p] = p.dirty || p.behind && !now.Before(p.tried.Add(p.pace))
+		shared = shared || in[p] && q.shares(id)
 	}
-	for o, p := range q.pools {
-		p.dirty = p.dirty || shares(id) && shares(qos.PoolID(o))
+	for id, p := range q.pools {
+		in[p] = in[p] || shared && q.shares(id)
 	}
+	return in
 }
 
 func (p *pool) sooner(look time.Time) {
@@ -62,20 +67,22 @@ func (q *Reference) Pump(now time.Time, p qos.Placer, out []qos.Outcome) []qos.O
 		return cmp.Or(a.Until.Compare(b.Until), cmp.Compare(a.seq, b.seq))
 	}) {
 		if !i.Until.After(now) {
-			q.remove(now, i, qos.Refused, i.charged)
+			q.remove(now, i, qos.Refused, i.charged, qos.AnyPool)
 			out = append(out, qos.Outcome{
 				Entry: i.Entry, State: qos.Refused, Reason: qos.ReasonWaited, Waited: max(0, now.Sub(i.since)),
 			})
 		}
 	}
+	q.looks++
 	p.Begin()
 	for id, pool := range q.pools {
 		if !pool.look.IsZero() && !pool.look.After(now) {
 			q.Dirty(qos.PoolID(id))
 		}
 	}
+	in := q.gather(now)
 	for id, pool := range q.pools {
-		if pool.dirty || pool.behind && !now.Before(pool.tried.Add(pool.pace)) {
+		if in[pool] || pool.dirty {
 			out = q.pump(now, qos.PoolID(id), p, out)
 		}
 	}
@@ -117,7 +124,7 @@ func (q *Reference) pump(now time.Time, id qos.PoolID, placer qos.Placer, out []
 	if happened {
 		rise(q.cfg.Tries / 4)
 	}
-	placed := false
+	granted := false
 	for {
 		wait, _ := placer.Wait(now, id, qos.Unbounded)
 		i, bound, owed := q.next(now, id, wait)
@@ -138,6 +145,7 @@ func (q *Reference) pump(now time.Time, id qos.PoolID, placer qos.Placer, out []
 		placed, ok := q.offer(now, id, i, q.terms(now, id, i, bound, owed), placer)
 		if ok {
 			out = append(out, q.grant(now, id, i, owed, placed))
+			granted = true
 			p.dirty = p.dirty || len(failed) > 0
 			rise(1)
 			continue
@@ -149,7 +157,7 @@ func (q *Reference) pump(now time.Time, id qos.PoolID, placer qos.Placer, out []
 	switch {
 	case !p.behind:
 		p.pace = 0
-	case placed:
+	case granted:
 		p.pace = max(time.Millisecond, p.pace/2)
 	default:
 		p.pace = min(max(time.Millisecond, 2*p.pace), 4*time.Millisecond)
