@@ -87,15 +87,13 @@ func (ex *exchange) askForTurn() *rejection {
 	if !ex.turn.asked {
 		ex.describe(c)
 	}
-	if len(ex.turn.entry.Pools) == 0 {
-		return ex.noWorker(scoring.ErrNoWorker)
+	var res *scoring.Reservation
+	err := scoring.ErrNoWorker
+	if len(ex.turn.entry.Pools) > 0 {
+		res, err = ex.offer()
 	}
-	res, err := ex.offer()
 	if err != nil {
-		if len(ex.attempts) == 0 {
-			ex.turn.reason = qos.ReasonNoWorker.String()
-		}
-		return ex.noWorker(err)
+		return ex.unsent(qos.ReasonNoWorker.String(), ex.noWorker(err))
 	}
 	if res != nil {
 		ex.res = res
