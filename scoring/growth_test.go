@@ -260,10 +260,10 @@ func TestLessThanBelievedIsRoom(t *testing.T) {
 	f, ids := testFleet(t, 1)
 	f.SetCapacity(ids[0], 16, 1000)
 	for range 30 {
-		pick(t, f, epoch, &Request{Estimate: 500, Output: 10}).FirstToken(epoch)
+		pick(t, f, epoch, &Request{Estimate: 500, Output: 20}).FirstToken(epoch)
 	}
-	pick(t, f, epoch, &Request{Estimate: 400, Output: 10}) // has not come there
-	ask := &Request{Estimate: 500, Output: 10}
+	pick(t, f, epoch, &Request{Estimate: 400, Output: 20}) // has not come there
+	ask := &Request{Estimate: 500, Output: 20}
 	if r, _ := offer(t, f, epoch, ask, Terms{Bound: time.Hour}); r != nil {
 		t.Fatal("16,000 tokens have room for 15,900 and more")
 	}
@@ -278,5 +278,33 @@ func TestLessThanBelievedIsRoom(t *testing.T) {
 	f.ObserveLoad(epoch, ids[0], Load{}) // does not say
 	if got := f.workers[0].foreign; got != 0 {
 		t.Errorf("a worker that says nothing of its cache corrects by %v", got)
+	}
+}
+
+// TestShortAnswersWaitAtTheWorker has a cache full of prompts. Where their answers are next
+// to nothing a request that finds no space waits at the worker, within its bound, unless
+// room is to be kept for more urgent ones; where they are long it doesn't go there.
+func TestShortAnswersWaitAtTheWorker(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		output int
+		terms  Terms
+		open   bool
+	}{
+		{"short answers", 8, Terms{Bound: time.Hour}, true},
+		{"short answers, with room kept", 8, Terms{Bound: time.Hour, Keep: Keep{Requests: 0.1}}, false},
+		{"long answers", 200, Terms{Bound: time.Hour}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, ids := testFleet(t, 1)
+			f.SetCapacity(ids[0], 16, 1000)
+			for range 10 {
+				pick(t, f, epoch, &Request{Estimate: 1580, Output: c.output}).FirstToken(epoch.Add(time.Second))
+			}
+			r, no := offer(t, f, epoch.Add(time.Second), &Request{Estimate: 8000, Output: c.output}, c.terms)
+			if open := r != nil; open != c.open {
+				t.Errorf("open: %v, want %v; %+v", open, c.open, no)
+			}
+		})
 	}
 }

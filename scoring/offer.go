@@ -168,7 +168,8 @@ func (p *Prepared) unmatch() {
 //
 // A worker is open while a request waits there, for what is there already, no longer
 // than the terms' Bound, or than one step of the engine takes, so that a step can't
-// close it; and while it keeps what is to be kept free. One that has nothing to do is
+// close it, and, if the terms keep nothing free, than what is left of the step under way
+// and one more, so that each step begins full; and while it keeps what is to be kept free. One that has nothing to do is
 // always open, unless it said itself that it has no room; see [Fleet.Saturated].
 //
 // Workers that are spared because they have just become ready are candidates, too,

@@ -89,7 +89,8 @@ func TestOfferLeavesNoTrace(t *testing.T) {
 }
 
 // TestOfferBound compares what is open by a worker's wait: anything while it is within
-// one step, and beyond that what has the bound for it. Nothing closes a worker that is
+// one step, of what needn't keep room for others within what is left of the step under way
+// and one more, and beyond that what has the bound for it. Nothing closes a worker that is
 // idle but its own word.
 func TestOfferBound(t *testing.T) {
 	cfg := DefaultConfig()
@@ -102,9 +103,9 @@ func TestOfferBound(t *testing.T) {
 		open  bool
 	}{
 		{"idle", 0, 0, nil, true},
-		{"within a step", 1200, 0, nil, true},
-		{"beyond a step", 1600, 0, nil, false},
-		{"within the bound", 1600, 250 * time.Millisecond, nil, true},
+		{"within two steps", 2400, 0, nil, true},
+		{"beyond two steps", 2600, 0, nil, false},
+		{"within the bound", 2600, 350 * time.Millisecond, nil, true},
 		{"beyond the bound", 2600, 250 * time.Millisecond, nil, false},
 		{"unbounded", 1 << 20, Unbounded, nil, true},
 		{"idle and believed to be slow", 0, 0, func(f *Fleet, id WorkerID) { f.byID[id].predictor.logSpeed = 2 }, true},
@@ -396,7 +397,7 @@ func TestPriorityGoesBefore(t *testing.T) {
 		f.SetPriorities("p", on)
 		var reservations []*Reservation
 		for _, p := range []int64{5, 9, 0, 9, 5} {
-			reservations = append(reservations, pick(t, f, epoch, &Request{Estimate: 4000, Priority: p}))
+			reservations = append(reservations, pick(t, f, epoch, &Request{Estimate: 6000, Priority: p}))
 		}
 		wait := func(priority int64) time.Duration {
 			_, no := offer(t, f, epoch, &Request{Estimate: 10, Priority: priority}, Terms{Bound: time.Millisecond})

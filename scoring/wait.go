@@ -75,16 +75,25 @@ func (f *Fleet) meetAt(now time.Time, w *worker, speed float64, priority int64, 
 }
 
 // bounded is the wait at a worker as it is compared with a bound, in seconds, if the
-// longest of the waits there is this. One that has asked for a pause is given nothing
-// until it is over: it would refuse that, however short the pause is.
-func (l *line) bounded(wait float64) float64 {
+// longest of the waits there but for what is ahead is this. One that has asked for a pause
+// is given nothing until it is over: it would refuse that, however short the pause is.
+//
+// What comes while a step is under way is computed in the next one, if it is there when
+// that begins. So a step's work is given to the worker in time, beside what is left of the
+// one under way. Where room is to be kept for more urgent requests (yields) a step's work is
+// all that is given: they come behind it.
+func (l *line) bounded(other float64, yields bool) float64 {
+	ahead := l.prefill
+	if !yields {
+		ahead -= min(l.rest, l.step)
+	}
 	switch {
 	case l.left > 0:
 		return longest
-	case l.idle || wait <= l.step:
+	case l.idle || max(ahead, other) <= l.step:
 		return 0
 	}
-	return wait
+	return max(l.prefill, other)
 }
 
 // Wait returns the least time that a request would wait for what is there already
@@ -109,15 +118,15 @@ func (f *Fleet) Wait(now time.Time, pool, model string, bound time.Duration) (wa
 		}
 		w.advance(now)
 		f.meetAt(now, w, w.predictor.lately(now, f.cfg.IdleHalfLife), math.MinInt64, 0, &l)
-		is := l.bounded(max(l.prefill, l.slot))
+		is := l.bounded(l.slot, false)
 		if w.busyTrial() {
-			trial, trialSoon = min(trial, is), min(trialSoon, f.byItself(now, w, &l, limit))
+			trial, trialSoon = min(trial, is), min(trialSoon, f.byItself(now, w, &l, limit, false))
 			continue
 		}
 		if least = min(least, is); least == 0 {
 			return 0, time.Time{}
 		}
-		soon = min(soon, f.byItself(now, w, &l, limit))
+		soon = min(soon, f.byItself(now, w, &l, limit, false))
 	}
 	if math.IsInf(least, 1) {
 		least, soon = trial, trialSoon
@@ -144,7 +153,7 @@ func after(now time.Time, soon float64) time.Time {
 // within the limit before the next report; infinite if that is not to be expected.
 // What the engine works off, a pause of its own, and others' load that was seen long
 // ago, go by themselves. All in seconds. It requires that f.mu is held.
-func (f *Fleet) byItself(now time.Time, w *worker, l *line, limit float64) float64 {
+func (f *Fleet) byItself(now time.Time, w *worker, l *line, limit float64, yields bool) float64 {
 	soon := l.left
 	limit = max(limit, l.step)
 	forgotten := 0.0
@@ -152,7 +161,11 @@ func (f *Fleet) byItself(now time.Time, w *worker, l *line, limit float64) float
 		forgotten = w.seen[0].at.Add(f.cfg.LoadStale).Sub(now).Seconds()
 	}
 	if over := l.prefill - limit; over > 0 {
-		soon = max(soon, l.worksOff(now, w, over, forgotten))
+		in := l.worksOff(now, w, over, forgotten)
+		if !yields {
+			in = min(in, l.fillsNext(now, w, forgotten))
+		}
+		soon = max(soon, in)
 	}
 	if over := l.slot - limit; over > 0 {
 		gone := (l.waiting + l.others) * w.meanDecode / float64(w.slots(f.cfg.MaxSeqs))
@@ -179,10 +192,34 @@ func (l *line) worksOff(now time.Time, w *worker, over, forgotten float64) float
 	if most >= over {
 		soon = over / rate
 	}
-	if w.head != nil && w.head.unary { // then it counts as over, and the next is begun
-		soon = min(soon, max(0, w.head.picked.Add(w.head.predicted).Sub(now).Seconds()))
+	return min(soon, w.nextHead(now))
+}
+
+// fillsNext is the least time in which no more is ahead at w, before the next report, than
+// what is left of a step and one more; infinite if that can't be. What the engine works off
+// is of the step under way, so of what is beyond that only others' load goes by itself.
+func (l *line) fillsNext(now time.Time, w *worker, forgotten float64) float64 {
+	soon := 0.0
+	if beyond := l.prefill - l.rest - l.step; beyond > 0 {
+		soon = math.Inf(1)
+		if forgotten > 0 && l.foreign >= beyond {
+			soon = forgotten * beyond / l.foreign
+		}
+		soon = min(soon, w.nextHead(now))
+	}
+	if over := l.prefill - 2*l.step; over > 0 {
+		soon = max(soon, l.worksOff(now, w, over, forgotten))
 	}
 	return soon
+}
+
+// nextHead is the time in which w's head counts as over by itself, and the next is begun;
+// infinite if only a report says so.
+func (w *worker) nextHead(now time.Time) float64 {
+	if w.head == nil || !w.head.unary {
+		return math.Inf(1)
+	}
+	return max(0, w.head.picked.Add(w.head.predicted).Sub(now).Seconds())
 }
 
 // open reports whether c is open by the terms, and the wait there in seconds. It
@@ -193,11 +230,14 @@ func (f *Fleet) open(now time.Time, p *Prepared, c *candidate, terms *Terms) (bo
 	if terms.Bound == Unbounded && terms.Keep == (Keep{}) {
 		return true, wait
 	}
-	if l.bounded(wait) > terms.Bound.Seconds() {
+	if l.bounded(c.full, terms.yields()) > terms.Bound.Seconds() {
 		return false, wait
 	}
 	return c.kept == 0, wait
 }
+
+// yields says that more urgent requests are expected.
+func (t *Terms) yields() bool { return t.Keep != (Keep{}) }
 
 // keptWait is how much longer than for itself a request waits at c until what must be
 // kept free will be, in seconds; 0 if it is: room for those at the worker and the
@@ -223,6 +263,9 @@ func (f *Fleet) keptWait(now time.Time, p *Prepared, c *candidate, terms *Terms)
 		needs := w.needs(p.s.keys(c), p.s.size(c), p.req.prompt())
 		most := w.expects(needs, p.req.Output, room, f.cfg.LoadStale)
 		lacks := most + max(soon, float64(terms.Held.at(w.id).room)) - room*(1-spare)
+		if !terms.yields() && w.growsBy(p.req.Output) <= room*spare {
+			lacks = 0
+		}
 		if lacks > 0 {
 			c.lacks = needs + p.req.Output
 		}
@@ -261,8 +304,8 @@ func (f *Fleet) refuse(now time.Time, p *Prepared, best *candidate, wait float64
 	}
 	l := &best.line
 	soon := math.Inf(1)
-	if limit := terms.Bound.Seconds(); !open && l.bounded(wait) > limit && wait <= max(l.prefill, l.slot, l.left) {
-		soon = f.byItself(now, best.worker, l, limit)
+	if limit := terms.Bound.Seconds(); !open && l.bounded(best.full, terms.yields()) > limit && wait <= max(l.prefill, l.slot, l.left) {
+		soon = f.byItself(now, best.worker, l, limit, terms.yields())
 	} // else it is space that lacks, or what must be kept, and somebody's end is reported
 	// Another one that is open may come to be the best.
 	for i := range p.s.candidates {

@@ -82,15 +82,15 @@ func TestWaitIsNotAboveTheTruth(t *testing.T) {
 // TestWaitIsTheLeast has workers with more and more to do, in both orders, beside one
 // that can take nothing: whatever the bound, the wait told is the least.
 func TestWaitIsTheLeast(t *testing.T) {
-	for _, ahead := range [][]int{{8000, 6000, 4000}, {4000, 6000, 8000}} {
+	for _, ahead := range [][]int{{12000, 9000, 6000}, {6000, 9000, 12000}} {
 		f, ids := testFleet(t, 4)
 		f.SetReady(epoch, ids[3], false, "down")
 		for i, n := range ahead {
 			pick(t, f, epoch, &Request{Estimate: n, Only: ids[i]})
 		}
 		want, _ := f.Wait(epoch, "p", "m", 0)
-		if want < 400*time.Millisecond || want > 700*time.Millisecond {
-			t.Errorf("%v: the wait is %v, want that for 4,000 tokens", ahead, want)
+		if want < 600*time.Millisecond || want > 1000*time.Millisecond {
+			t.Errorf("%v: the wait is %v, want that for 6,000 tokens", ahead, want)
 		}
 		for _, bound := range []time.Duration{time.Millisecond, 600 * time.Millisecond, 10 * time.Second, Unbounded} {
 			if wait, look := f.Wait(epoch, "p", "m", bound); wait != want || (wait > bound) == look.IsZero() {
@@ -179,4 +179,46 @@ func TestLookIsInTime(t *testing.T) {
 			rt.Fatalf("after %d looks the wait is seen to be within the bound at %v; it was at %v", looks, now.Sub(start), within.Sub(start))
 		}
 	})
+}
+
+// TestStepsBeginFull gives a worker requests of half a step's work while it is at a step.
+// It is given what the next step can take, whatever part of the one under way is over, and
+// from who is to keep room for more urgent requests only what makes a whole step with what
+// is left of it. A single long prompt is no step: it keeps the worker closed.
+func TestStepsBeginFull(t *testing.T) {
+	const half = 1024 // of the 2,048 tokens of a step
+	for _, c := range []struct {
+		name  string
+		ahead int
+		after float64 // part of the step that is over
+		keep  Keep
+		want  int // requests until it is closed; each is given while there is less than that
+	}{
+		{"at the beginning", 2 * half, 0, Keep{}, 3},
+		{"in the middle", 2 * half, 0.5, Keep{}, 3},
+		{"before the end", 2 * half, 0.95, Keep{}, 3},
+		{"at the beginning, with room kept", 2 * half, 0, Keep{Requests: 0.1}, 1},
+		{"in the middle, with room kept", 2 * half, 0.5, Keep{Requests: 0.1}, 2},
+		{"before the end, with room kept", 2 * half, 0.95, Keep{Requests: 0.1}, 3},
+		{"behind a long prompt", 20 * half, 0, Keep{}, 0},
+		{"behind a long prompt, in the middle", 20 * half, 0.5, Keep{}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, _ := testFleet(t, 1)
+			first := pick(t, f, epoch, &Request{Estimate: c.ahead})
+			l := f.byID[1].predictor
+			perToken, _ := l.costs(1)
+			now := epoch.Add(seconds(c.after * perToken * 2 * half))
+			given := 0
+			for ; given <= c.want; given++ {
+				if r, _ := offer(t, f, now, &Request{Estimate: half}, Terms{Bound: time.Millisecond, Keep: c.keep}); r == nil {
+					break
+				}
+			}
+			if given != c.want {
+				t.Errorf("%d requests are given, want %d", given, c.want)
+			}
+			first.Done(now, ClientGone)
+		})
+	}
 }

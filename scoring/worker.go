@@ -274,6 +274,18 @@ func (w *worker) pending() float64 {
 	return sum
 }
 
+// growsBy is the most by which what the worker holds can grow until all that is in its
+// hands has ended, and a request with an answer of so many tokens, in tokens. Where that is
+// next to nothing no answer takes another's memory, and what finds none for its prompt waits
+// as well at the worker, which begins with it at once when there is some.
+func (w *worker) growsBy(output int) float64 {
+	grows := float64(output)
+	for _, h := range w.claims {
+		grows += h.end - w.clock
+	}
+	return grows
+}
+
 // engines is how many engines (ranks) the worker has, as far as is known.
 func (w *worker) engines() int { return max(len(w.views), w.ranks) }
 
