@@ -82,7 +82,7 @@ const bodyHead = "POST /v1/chat/completions HTTP/1.1\r\nHost: gateway.test\r\nAu
 // time for the whole body is over; a connection between requests may wait
 // longer.
 func TestSlowBody(t *testing.T) {
-	const idle = 3 * time.Second // far longer than a pause, shorter than all of them
+	const idle = 2 * time.Second // far longer than a pause, shorter than all of them
 	for _, secure := range []bool{false, true} {
 		t.Run(fmt.Sprintf("TLS %v", secure), func(t *testing.T) {
 			t.Parallel()
@@ -94,12 +94,12 @@ func TestSlowBody(t *testing.T) {
 			c := r.dial()
 			c.Send("GET", "/healthz", "")
 			c.Answer()
-			time.Sleep(idle + idle/3) // between requests this is no silence
+			time.Sleep(idle + idle/4) // between requests this is no silence
 			if err := c.Write(bodyHead + "{"); err != nil {
 				t.Fatal(err)
 			}
-			for range 8 {
-				time.Sleep(idle / 6) // every byte starts the time anew
+			for range 6 {
+				time.Sleep(idle / 4) // every byte starts the time anew
 				if err := c.Write(" "); err != nil {
 					t.Fatal(err)
 				}

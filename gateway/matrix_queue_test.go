@@ -185,9 +185,11 @@ func (c queueCell) queue() qos.Config {
 			q.Classes[i].KeepAlive = c.phase == "queued-beaten"
 			if c.fault == "expire" {
 				q.Classes[i].Target, q.Classes[i].MaxWait = 100*time.Millisecond, 500*time.Millisecond
-				if c.phase == "queued-beaten" || c.again() {
-					// A comment comes before, or a worker has failed, however busy the machine.
+				switch { // something comes before, however busy the machine
+				case c.phase == "queued-beaten": // a comment
 					q.Classes[i].MaxWait = 8 * time.Second
+				case c.again(): // a worker fails
+					q.Classes[i].MaxWait = 4 * time.Second
 				}
 			}
 		}
