@@ -76,10 +76,8 @@ func TestRanksOverSockets(t *testing.T) {
 	again.rankStep(1, chainEvent(nil, 1))
 	eventually(t, "the new process is followed", func() bool { return cached() == 2 })
 
-	for rank, sub := range []*Subscriber{subFirst, subSecond} {
-		if st := sub.Stats(); st.OtherRank != 0 || st.BadBatches != 0 || st.View != scoring.ViewLive {
-			t.Errorf("rank %d: %+v", rank, st)
-		}
+	for _, sub := range []*Subscriber{subFirst, subSecond} {
+		sub.says(t, func(st Stats) bool { return st.OtherRank == 0 && st.BadBatches == 0 && st.View == scoring.ViewLive })
 	}
 	stopFirst()
 	stopSecond()

@@ -38,9 +38,7 @@ func TestSubscriberRefusesStrangers(t *testing.T) {
 			t.Fatalf("a stranger got %d bytes", n)
 		}
 	}
-	if st := sub.Stats(); st.Refused != 3 || st.Connects != 0 || st.ConnectErrors != 0 {
-		t.Errorf("stats are %+v", st)
-	}
+	sub.says(t, func(st Stats) bool { return st.Refused == 3 && st.Connects == 0 && st.ConnectErrors == 0 })
 	if n, err := connect("127.0.0.2").Read(make([]byte, 1)); err != nil || n != 1 {
 		t.Errorf("the worker got %d bytes, %v, want our greeting", n, err)
 	}
