@@ -256,3 +256,48 @@ func TestIndexMemory(t *testing.T) {
 		t.Errorf("%.1f heap bytes a block, %.1f by the tables' own count; want at most 48", perBlock, tables)
 	}
 }
+
+// BenchmarkOfferFull offers a request among workers whose caches have no room for what
+// their 256 running answers will grow to; one of them changes before each offer. Without
+// a bound the same is what a pick takes.
+func BenchmarkOfferFull(b *testing.B) {
+	for _, bound := range []time.Duration{time.Second, Unbounded} {
+		b.Run(fmt.Sprintf("bounded=%t", bound != Unbounded), func(b *testing.B) {
+			tokens := prompt(1, 512)
+			f := benchFleet(b, 64, tokens)
+			var last []*Reservation
+			for _, w := range f.workers {
+				f.SetCapacity(w.id, 16, 8000)
+				for i := range 256 {
+					r, err := f.Pick(epoch, &Request{Model: "m", Pools: []string{"p"}, Estimate: 300, Output: 100 + 3*i, Only: w.id})
+					if err != nil {
+						b.Fatal(err)
+					}
+					if r.FirstToken(epoch); i == 255 {
+						last = append(last, r)
+					}
+				}
+			}
+			req := &Request{Model: "m", Pools: []string{"p"}, Tokens: tokens, Output: 300}
+			p, err := f.Prepare(epoch, req)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				f.mu.Lock()
+				w := last[i%len(last)].worker
+				w.drop(&last[i%len(last)].holds)
+				w.put(&last[i%len(last)].holds)
+				f.mu.Unlock()
+				r, _, err := f.Offer(epoch, p, Terms{Bound: bound})
+				if err != nil || (r == nil) != (bound != Unbounded) {
+					b.Fatal(r, err)
+				}
+				if r != nil {
+					r.Done(epoch, NotSent)
+				}
+			}
+		})
+	}
+}

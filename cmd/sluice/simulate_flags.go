@@ -46,6 +46,7 @@ type simulateFlags struct {
 	qos      string
 	tenants  []string
 	overload float64
+	said     float64
 	returns  int
 
 	given func(flag string) bool

@@ -48,6 +48,7 @@ func (f *simulateFlags) plan(cfg *simulate.Config) (*simulate.Plan, error) {
 		return nil, err
 	}
 	if len(f.tenants) > 0 {
+		l.Said = f.said
 		return f.mix(cfg, l)
 	}
 	return l.Plan(arrivals, f.seed), nil

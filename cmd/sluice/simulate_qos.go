@@ -19,6 +19,7 @@ func (f *simulateFlags) registerQoS(fs *pflag.FlagSet) {
 		"with ! before it they send again after 1 s whatever they are told. Without --qos the classes are those of a configuration without any")
 	fs.Float64Var(&f.overload, "overload", 0, "scale the rates of --tenants so that all come to so many times what the workers can serve, which is measured first")
 	fs.IntVar(&f.returns, "returns", 3, "tenants: how often a request that is refused comes again, by default when it was told to")
+	fs.Float64Var(&f.said, "said", 0, "tenants: clients say max_tokens of so many times what the answer will have, at least 1; 0: they say nothing")
 }
 
 // Bounds of --tenants.
@@ -38,6 +39,8 @@ func (f *simulateFlags) checkQoS() error {
 		return &usageError{"--overload needs --tenants"}
 	case f.given("returns") && len(f.tenants) == 0:
 		return &usageError{"--returns needs --tenants"}
+	case f.given("said") && len(f.tenants) == 0:
+		return &usageError{"--said needs --tenants"}
 	}
 	for _, flag := range []string{"trace", "rate", "streams"} {
 		if len(f.tenants) > 0 && f.given(flag) {
@@ -49,6 +52,12 @@ func (f *simulateFlags) checkQoS() error {
 	}
 	if f.given("overload") {
 		b := bound{"overload", f.overload, 0.01, maxSimOverload, ""}
+		if err := b.check(); err != nil {
+			return err
+		}
+	}
+	if f.said != 0 {
+		b := bound{"said", f.said, 1, 1000, ""}
 		if err := b.check(); err != nil {
 			return err
 		}

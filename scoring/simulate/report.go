@@ -84,6 +84,7 @@ func (r *Result) writeClasses(b *strings.Builder) error {
 		}
 	}
 	if len(r.Classes) > 0 {
+		fmt.Fprintf(b, "\n%s: workers took back %d running requests for want of cache\n", r.Strategy, r.Preemptions)
 		b.WriteString("\nmet, good/s: of all requests, those whose first token came within the class's target; work: tokens of work, those of\n" +
 			"answers counted four times; while waiting: of the work given out while the class waited.\n")
 	}
