@@ -3,7 +3,9 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -142,7 +144,6 @@ func TestBaselines(t *testing.T) {
 		{1, interactive, 50}, {1, peersMet, 50}, {1, peersWork, 20}, {1, good, 20},
 		{2, interactive, 50}, {2, peersMet, 30}, {2, peersWork, 20},
 		{3, batch, 5},
-		{5, interactive, 30},
 	} {
 		if worse.than >= len(names) {
 			continue
@@ -151,6 +152,48 @@ func TestBaselines(t *testing.T) {
 		with, without := rows[names[0]].mean(column), rows[names[worse.than]].mean(column)
 		if with-without < worse.by {
 			t.Errorf("%s: %.1f with the queue, %.1f with %s", column, with, without, names[worse.than])
+		}
+	}
+}
+
+// merge puts two loads together.
+func merge(a, b *Plan) *Plan {
+	p := &Plan{Name: a.Name, Requests: slices.Clone(a.Requests), Tenants: slices.Concat(a.Tenants, b.Tenants)}
+	for _, r := range b.Requests {
+		r.Tenant += len(a.Tenants)
+		p.Requests = append(p.Requests, r)
+	}
+	slices.SortStableFunc(p.Requests, func(a, b Request) int { return cmp.Compare(a.At, b.At) })
+	return p
+}
+
+// TestLongRequestsBesideShortOnes: two tenants want as much work each, which is twice
+// what there is, and the requests of one are four times as long. By tokens each should
+// have half of it. That is missed (docs/0038): long requests wait for room at one worker
+// or another while short ones go by. They are not starved, and don't have more than
+// their part, as by count.
+func TestLongRequestsBesideShortOnes(t *testing.T) {
+	const capacity = liveCapacity / 2000 // requests of 2,000 tokens of work a second
+	of := func(name string, prompt, answer int, rate float64) Mix {
+		return Mix{
+			Name: "fair", For: *overloadTime, Groups: []Group{{Name: name, Tenants: 1, Class: 1, Rate: rate}},
+			Prompts: Prefixed{Name: name, FreshMin: prompt, FreshMax: prompt, OutputMin: answer, OutputMax: answer, Said: 1},
+		}
+	}
+	share := func(seed uint64, d discipline) float64 {
+		plan := merge(of("short", 600, 100, 2*capacity).Plan(seed), of("long", 2400, 400, capacity/2).Plan(seed+1000))
+		sums := play(t, plan, seed, d.change, d.tune).fares(overloadWarmup(), group)
+		return float64(sums["long"].work) / float64(sums["long"].work+sums["short"].work)
+	}
+	all := disciplines()
+	for seed := uint64(1); seed <= uint64(*overloadSeeds); seed++ {
+		tokens, count := share(seed, all[0]), share(seed, all[4])
+		t.Logf("seed %d: long requests have %.3f of the work by tokens, %.3f by count", seed, tokens, count)
+		if tokens < 0.1 || tokens > 0.55 {
+			t.Errorf("seed %d: long requests have %.3f of the work", seed, tokens)
+		}
+		if count < tokens+0.3 {
+			t.Errorf("seed %d: long requests have %.3f of the work by count, %.3f by tokens", seed, count, tokens)
 		}
 	}
 }
