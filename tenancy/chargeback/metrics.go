@@ -442,7 +442,7 @@ func (m *TenantMetrics) Describe(ch chan<- *prometheus.Desc) {
 	d := &m.desc
 	for _, desc := range []*prometheus.Desc{
 		d.requests, d.tokens, d.cost, d.reserved, d.folds, d.oldRequests, d.oldTokens, d.oldCost, d.changes, d.seq, d.wait,
-		d.queueWait, d.queueRefusals, d.classRequests,
+		d.queueDepth, d.queueWait, d.queueRefusals, d.classRequests,
 	} {
 		ch <- desc
 	}
