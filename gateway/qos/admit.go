@@ -200,12 +200,12 @@ func (q *Queue) arrives(now time.Time, e *Entry) {
 	}
 }
 
-// remove takes an entry out, which was granted at a pool, if at one. What is first
-// now at the others may be owed.
+// remove takes an entry out, which was granted at a pool, unless that is AnyPool. What is
+// first now at its others may be owed.
 func (q *Queue) remove(now time.Time, e *Entry, state State, at PoolID) {
 	for i, id := range e.Pools {
 		q.leave(now, ref{e, i})
-		q.pools[id].dirty = q.pools[id].dirty || id != at
+		q.pools[id].dirty = q.pools[id].dirty || at != AnyPool && id != at
 	}
 	q.expiry.remove(e.state.expires)
 	q.free(e)
@@ -219,6 +219,9 @@ func (q *Queue) Leave(now time.Time, e *Entry) State {
 	was := e.state.state
 	if was == Waiting {
 		q.remove(now, e, Left, AnyPool)
+		for _, id := range e.Pools { // as in remove
+			q.pools[id].dirty = true
+		}
 		if !e.state.charged {
 			q.classes[e.Class].stats.Left++
 		}

@@ -389,7 +389,7 @@ func (q *Reference) remove(now time.Time, i *item, state qos.State, again bool, 
 	i.state = state
 	clear(i.rests)
 	for _, id := range i.Pools {
-		q.pools[id].dirty = q.pools[id].dirty || id != at
+		q.pools[id].dirty = q.pools[id].dirty || at != qos.AnyPool && id != at
 		b := q.bands[id][i.Class]
 		if len(q.in(id, i.Class)) == 0 {
 			b.credit = 0
@@ -410,6 +410,9 @@ func (q *Reference) Leave(now time.Time, e *qos.Entry) qos.State {
 	was := i.state
 	if was == qos.Waiting {
 		q.remove(now, i, qos.Left, i.charged, qos.AnyPool)
+		for _, id := range e.Pools {
+			q.pools[id].dirty = true
+		}
 	}
 	return was
 }
