@@ -39,7 +39,7 @@ func (p *taker) Place(_ time.Time, e *qos.Entry, _ qos.Terms) (qos.Placement, bo
 }
 
 // knowRate has the queue know how fast its pool takes work, a token a second, by what
-// it did a minute ago.
+// it did just now: what it did long ago says nothing.
 func (r *rig) knowRate() {
 	r.t.Helper()
 	r.g.turns.mu.Lock()
@@ -47,8 +47,8 @@ func (r *rig) knowRate() {
 	q := r.g.turns.queue
 	class, _ := q.Class("standard")
 	pool, _ := q.Pool("p")
-	at, p := time.Now().Add(-time.Minute), &taker{pool: pool}
 	var entries [6]qos.Entry
+	at, p := time.Now().Add(-time.Duration(len(entries)+1)*time.Second), &taker{pool: pool}
 	for i := range entries {
 		entries[i] = qos.Entry{
 			Class: class, Tenant: "past", Pools: []qos.PoolID{pool}, Work: 1, Room: 1,
