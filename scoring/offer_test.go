@@ -435,3 +435,28 @@ func TestPriorityGoesBefore(t *testing.T) {
 		}
 	}
 }
+
+// TestOfferKeepsHeldRoom has small requests with next to no answer run while room is held
+// for a large one: however little they grow, the next of them must not take that room.
+func TestOfferKeepsHeldRoom(t *testing.T) {
+	for _, output := range []int{1, 10, 200} {
+		f, ids := testFleet(t, 1)
+		f.SetCapacity(ids[0], 200, 16)
+		small := &Request{Estimate: 300, Output: output}
+		pick(t, f, epoch, &Request{Estimate: 300, Output: output}).FirstToken(epoch)
+		var held Held
+		terms := Terms{Bound: time.Minute, Held: &held}
+		r, no := offer(t, f, epoch, &Request{Estimate: 2700, Output: 300}, terms)
+		if r != nil || no.Room != 3000 {
+			t.Fatalf("answers of %d: the large one meets %+v, want that it lacks room for 3000 tokens", output, no)
+		}
+		held.Add(no.Best, no.Work, no.Room)
+		if r, _ := offer(t, f, epoch, small, terms); r != nil {
+			t.Errorf("answers of %d: a small request takes room that is held for a large one", output)
+		}
+		held.Reset()
+		if r, no := offer(t, f, epoch, small, terms); r == nil {
+			t.Errorf("answers of %d: a small request meets %+v where nothing is held", output, no)
+		}
+	}
+}

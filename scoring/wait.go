@@ -262,8 +262,9 @@ func (f *Fleet) keptWait(now time.Time, p *Prepared, c *candidate, terms *Terms)
 	if room := w.room(); room > 0 {
 		needs := w.needs(p.s.keys(c), p.s.size(c), p.req.prompt())
 		most := w.expects(needs, p.req.Output, room, f.cfg.LoadStale)
-		lacks := most + max(soon, float64(terms.Held.at(w.id).room)) - room*(1-spare)
-		if !terms.yields() && w.growsBy(p.req.Output) <= room*spare {
+		set := float64(terms.Held.at(w.id).room)
+		lacks := most + max(soon, set) - room*(1-spare)
+		if !terms.yields() && set == 0 && w.growsBy(p.req.Output) <= room*spare {
 			lacks = 0
 		}
 		if lacks > 0 {
