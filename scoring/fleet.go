@@ -155,6 +155,7 @@ func (f *Fleet) SetCapacity(id WorkerID, blockSize, blocks int) {
 		return
 	}
 	w.capacity, w.capacitySize = max(0, blocks), max(0, blockSize)
+	w.known = false // what a request holds beyond its tokens is another part of a block
 	views := slices.Clone(w.views)
 	f.mu.Unlock()
 

@@ -16,6 +16,9 @@ const (
 	gapGain = 0.1
 	// leastPaced is the least number of tokens of an answer that tells the pace.
 	leastPaced = 8
+	// leastGap is the least time between two tokens of an answer that is believed, in
+	// seconds: no engine is as fast, but an answer that was held up comes all at once.
+	leastGap = 0.0002
 	// outlives is the part of what an answer has had that it is expected to have on
 	// top when it is longer than was expected, leastMore the least of that in tokens.
 	outlives, leastMore = 0.25, 16
@@ -33,7 +36,7 @@ const (
 //
 // Guarded by Fleet.mu.
 type growth struct {
-	clock float64   // tokens that a running answer has had since the worker was added
+	clock float64   // tokens that a running answer has had since there were none before
 	told  time.Time // when the clock was last put forward
 	gap   float64   // seconds a token; 0 when unknown
 
@@ -66,7 +69,7 @@ func (g *growth) forward(now time.Time) {
 	if gap <= 0 {
 		gap = firstGap
 	}
-	g.clock += passed / gap
+	g.clock += passed / max(gap, leastGap)
 	for len(g.claims) > 0 && g.claims[0].end <= g.clock { // it is longer than was expected
 		h := g.claims[0]
 		g.drop(h)
@@ -105,18 +108,19 @@ func byEnd(a, b *claim) int {
 // begin has an answer of so many tokens begin now.
 func (g *growth) begin(h *claim, now time.Time, output int) {
 	if len(g.claims) == 0 {
-		g.told = now
+		g.told, g.clock = now, 0
 	}
-	h.start = g.clock
-	h.end = g.clock + float64(max(1, output))
+	h.length = float64(max(1, output))
+	h.start, h.end = g.clock, g.clock+h.length
 	g.put(h)
 }
 
-// again has an answer begin anew, as its first token has come.
+// again has an answer begin anew, as its first token has come. What it waited for that is
+// no part of its length.
 func (g *growth) again(h *claim, now time.Time) {
 	g.forward(now)
 	g.drop(h)
-	h.start, h.end = g.clock, g.clock+max(1, h.end-h.start)
+	h.start, h.end = g.clock, g.clock+h.length
 	g.put(h)
 }
 
@@ -125,7 +129,7 @@ func (g *growth) paced(took time.Duration, tokens int) {
 	if tokens < leastPaced || took <= 0 {
 		return
 	}
-	gap := took.Seconds() / float64(tokens)
+	gap := max(took.Seconds()/float64(tokens), leastGap)
 	if g.gap == 0 {
 		g.gap = gap
 	}

@@ -308,3 +308,53 @@ func TestShortAnswersWaitAtTheWorker(t *testing.T) {
 		})
 	}
 }
+
+// TestWaitBeforeTheFirstTokenIsNoLength has first tokens take longer than whole answers
+// are expected to: these are no longer for that.
+func TestWaitBeforeTheFirstTokenIsNoLength(t *testing.T) {
+	f, ids := testFleet(t, 1)
+	f.SetCapacity(ids[0], 16, 10_000)
+	r := pick(t, f, epoch, &Request{Estimate: 1000, Output: 50})
+	now := epoch
+	for range 20 { // 400 tokens' time
+		now = now.Add(time.Second)
+		f.ObserveLoad(now, ids[0], Load{Waiting: 1})
+	}
+	r.FirstToken(now)
+	if got := r.holds.end - r.holds.start; got != 50 {
+		t.Errorf("an answer of 50 tokens whose first came late is expected to have %v", got)
+	}
+}
+
+// TestGrowthStandsAnyPace has a worker say, or be seen to have, a pace that none has. What
+// is in its hands is expected to end nevertheless, and each change is over at once.
+func TestGrowthStandsAnyPace(t *testing.T) {
+	f, ids := testFleet(t, 1)
+	f.SetCapacity(ids[0], 16, 1000)
+	w := f.workers[0]
+	r := pick(t, f, epoch, &Request{Estimate: 10, Output: 10})
+	r.FirstToken(epoch)
+	r.Output(1<<31 - 1)
+	stays := pick(t, f, epoch, &Request{Estimate: 10, Output: 10})
+	stays.FirstToken(epoch)
+	r.Done(epoch.Add(1), Completed)
+	now := epoch.Add(1)
+	for range 100 {
+		now = now.Add(time.Second)
+		f.ObserveLoad(now, ids[0], Load{Running: 1})
+	}
+	if most := 100.01 / leastGap; w.clock > most {
+		t.Errorf("in 100 s an answer has had %v tokens, want at most %v", w.clock, most)
+	}
+	f.ObserveLoad(now, ids[0], Load{Running: 1, InterToken: 1})
+	before := w.clock
+	f.ObserveLoad(now.Add(time.Second), ids[0], Load{Running: 1, InterToken: 50 * time.Millisecond})
+	if got, most := w.clock-before, 1.01/leastGap; got > most {
+		t.Errorf("in 1 s an answer has had %v tokens, want at most %v", got, most)
+	}
+	stays.Done(now, Completed)
+	pick(t, f, now, &Request{Estimate: 10, Output: 10}).FirstToken(now)
+	if w.clock > 1 {
+		t.Errorf("the clock begins at %v where nothing goes by it", w.clock)
+	}
+}

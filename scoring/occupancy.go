@@ -48,9 +48,9 @@ type claim struct {
 	keys  []Key
 	loose int
 	// own is the tokens that become free when it ends; it begins and ends at those
-	// times of the growth's clock.
-	own        float64
-	start, end float64
+	// times of the growth's clock, and was expected to have an answer of that length.
+	own                float64
+	start, end, length float64
 }
 
 // stride is the number of blocks of size tokens that one key stands for.
