@@ -183,7 +183,7 @@ func (q *Queue) insert(now time.Time, e *Entry) {
 	if !e.state.charged {
 		q.seq++
 		e.state.seq = q.seq
-		q.arrives(now, e)
+		q.arrives(now, e, e.Work)
 	}
 	e.state.links = slices.Grow(e.state.links[:0], len(e.Pools))[:len(e.Pools)]
 	for i, id := range e.Pools {
@@ -193,10 +193,11 @@ func (q *Queue) insert(now time.Time, e *Entry) {
 	q.hold(e)
 }
 
-// arrives counts an arrival that the queue takes in or that goes past it.
-func (q *Queue) arrives(now time.Time, e *Entry) {
+// arrives counts an arrival of so much work that the queue takes in or that goes past
+// it.
+func (q *Queue) arrives(now time.Time, e *Entry, work int64) {
 	for _, id := range e.Pools {
-		q.pools[id].bands[e.Class].arrivals.add(now, e)
+		q.pools[id].bands[e.Class].arrivals.add(now, e, work)
 	}
 }
 

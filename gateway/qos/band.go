@@ -165,7 +165,7 @@ func (q *Queue) leave(now time.Time, r ref) {
 	case l.rests:
 		b.pool.resting.remove(r)
 		if f != nil {
-			f.aside -= e.Work
+			f.aside -= l.aside
 		}
 	case f == nil:
 		b.again.remove(l.at)
@@ -205,11 +205,17 @@ func (q *Queue) leave(now time.Time, r ref) {
 	q.sleep(f)
 }
 
-// rest sets an entry aside that was looked at in vain.
-func (r ref) rest() {
+// rest sets an entry aside that was looked at in vain. What that counts for is bounded
+// where its tenant is behind: one that waits for much room at a time has ever more that
+// rests, and would come after all others for it, who take the room bit by bit.
+func (r ref) rest(slack int64) {
 	l := r.link()
 	if f := l.flow; f != nil {
-		f.aside += r.entry.Work
+		l.aside = r.entry.Work
+		if f.tag < l.band.floor && f.aside >= behind*slack {
+			l.aside = 0
+		}
+		f.aside += l.aside
 		f.take(r)
 	} else {
 		l.band.again.remove(l.at)
@@ -229,7 +235,7 @@ func (r ref) rise(slack int64) {
 		l.band.again.push(ordered{r})
 		return
 	}
-	f.aside -= r.entry.Work
+	f.aside -= l.aside
 	f.tag = max(f.tag, l.band.floor-behind*float64(slack)/f.weight)
 	f.put(r)
 }

@@ -54,7 +54,7 @@ func (q *Queue) Check() error {
 				f.waiting++
 				f.work += e.part()
 				if l.rests {
-					f.resting += int(e.Work)
+					f.resting += int(l.aside)
 				}
 				flows[l.flow] = f
 			}

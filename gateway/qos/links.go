@@ -28,6 +28,7 @@ type link struct {
 	at   int   // where it is in what it is in
 	// rests says that it is in pool.resting: it was looked at in vain.
 	rests bool
+	aside int64 // what it counts for meanwhile
 	// late says that it misses its deadline whatever happens.
 	late bool
 }

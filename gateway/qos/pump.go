@@ -144,7 +144,7 @@ func (q *Queue) Passed(now time.Time, e *Entry, pool PoolID, work int64) {
 	}
 	q.classes[e.Class].stats.Passed++
 	b := q.pools[pool].bands[e.Class]
-	q.arrives(now, e)
+	q.arrives(now, e, work)
 	q.correct(now, b, e, work)
 }
 
@@ -321,7 +321,7 @@ func (q *Queue) pump(now time.Time, p *pool, placer Placer, out []Outcome) []Out
 			rise(1)
 			continue
 		}
-		c.ref.rest()
+		c.ref.rest(q.cfg.Slack)
 		failed = append(failed, c.ref)
 	}
 	if !p.behind {

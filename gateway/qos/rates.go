@@ -15,11 +15,11 @@ type meter struct {
 }
 
 // add counts the part of one entry that is a pool's.
-func (m *meter) add(now time.Time, e *Entry) {
+func (m *meter) add(now time.Time, e *Entry, work int64) {
 	part := 1 / float64(len(e.Pools))
 	*m = m.fade(now)
 	m.requests += part
-	m.work += part * float64(e.Work)
+	m.work += part * float64(work)
 	m.room += part * float64(e.Room)
 }
 

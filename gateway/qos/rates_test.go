@@ -84,3 +84,19 @@ func TestWrongRateIsCorrected(t *testing.T) {
 		t.Errorf("%d are refused at first, %d later", early, late)
 	}
 }
+
+// TestPassedCountsAsItCosts: more urgent requests that pass the queue, most of whose
+// prompts is cached, take what they cost from those that wait, and not all that they have.
+func TestPassedCountsAsItCosts(t *testing.T) {
+	w := newWorld(t, 1, 10_000, nil, "a")
+	w.outcome = func(o qos.Outcome) {
+		if o.State == qos.Refused {
+			t.Fatalf("after %v one is refused: %v", w.now.Sub(start), o.Reason)
+		}
+	}
+	w.every(100*time.Millisecond, 5*time.Second, func() {
+		w.q.Passed(w.now, w.entry("urgent", "u", 20_000), 0, 100)
+		w.admit(w.entry("plain", "x", 2000))
+	})
+	w.run(5 * time.Second)
+}

@@ -119,7 +119,7 @@ func (q *queue) arrive(c *call) {
 		q.sim.dispatch(c)
 		return
 	}
-	e.Own = placing.Own(&met)
+	e.Work, e.Own = c.Costs(met.Work), placing.Own(&met)
 	q.waits[e.Class]++
 	q.out = q.Admit(now, e, q, q.out[:0])
 	q.take()

@@ -33,6 +33,7 @@ type item struct {
 	since   time.Time
 	late    bool
 	rests   map[qos.PoolID]int64 // since which number; absent: it does not
+	aside   map[qos.PoolID]int64 // what it counts for while it rests
 	held    int64                // the look in which it held for a worker, at the pool best
 	best    qos.PoolID
 }
@@ -97,7 +98,7 @@ func (q *Reference) of(p qos.PoolID, c qos.ClassID, tenant string) []*item {
 
 // Admit takes an arrival in.
 func (q *Reference) Admit(now time.Time, e *qos.Entry, p qos.Placer, out []qos.Outcome) []qos.Outcome {
-	i := &item{Entry: e, since: now, rests: make(map[qos.PoolID]int64)}
+	i := &item{Entry: e, since: now, rests: make(map[qos.PoolID]int64), aside: make(map[qos.PoolID]int64)}
 	q.known[e] = i
 	own, others, _ := q.holds(e)
 	for c := int(e.Class) + 1; c < len(q.cfg.Classes); c++ {
@@ -285,7 +286,7 @@ func (q *Reference) first(now time.Time, id qos.PoolID, c qos.ClassID) *item {
 	for _, i := range q.in(id, c) {
 		switch _, rests := i.rests[id]; {
 		case rests && !i.charged:
-			aside[i.Tenant] += i.Work
+			aside[i.Tenant] += i.aside[id]
 		case rests:
 		case i.charged:
 			again = append(again, i)
@@ -450,7 +451,7 @@ func (q *Reference) Passed(now time.Time, e *qos.Entry, id qos.PoolID, work int6
 	q.seq++
 	i := &item{
 		Entry: e, state: qos.Granted, charged: true, pool: id, seq: q.seq,
-		rests: make(map[qos.PoolID]int64),
+		rests: make(map[qos.PoolID]int64), aside: make(map[qos.PoolID]int64),
 	}
 	q.known[e] = i
 	for _, id := range e.Pools {

@@ -96,6 +96,24 @@ func (q *Reference) resting(id qos.PoolID) []*item {
 	return rest
 }
 
+// rest sets an item aside. Of a tenant that is behind, all that rests counts for no more
+// than it can be behind by.
+func (q *Reference) rest(id qos.PoolID, i *item) {
+	b := q.bands[id][i.Class]
+	all := int64(0)
+	for _, o := range q.in(id, i.Class) {
+		if _, rests := o.rests[id]; rests && !o.charged && o.Tenant == i.Tenant {
+			all += o.aside[id]
+		}
+	}
+	i.aside[id] = i.Work
+	if !i.charged && b.flows[i.Tenant].tag < b.floor && all >= 4*q.cfg.Slack {
+		i.aside[id] = 0
+	}
+	q.rests++
+	i.rests[id] = q.rests
+}
+
 func (q *Reference) rise(id qos.PoolID, rest []*item) {
 	for _, i := range rest {
 		delete(i.rests, id)
@@ -150,8 +168,7 @@ func (q *Reference) pump(now time.Time, id qos.PoolID, placer qos.Placer, out []
 			rise(1)
 			continue
 		}
-		q.rests++
-		i.rests[id] = q.rests
+		q.rest(id, i)
 		failed = append(failed, i)
 	}
 	switch {
