@@ -267,7 +267,7 @@ func BenchmarkOfferFull(b *testing.B) {
 			f := benchFleet(b, 64, tokens)
 			var last []*Reservation
 			for _, w := range f.workers {
-				f.SetCapacity(w.id, 16, 8000)
+				f.SetCapacity(w.id, 16, 7000)
 				for i := range 256 {
 					r, err := f.Pick(epoch, &Request{Model: "m", Pools: []string{"p"}, Estimate: 300, Output: 100 + 3*i, Only: w.id})
 					if err != nil {
