@@ -40,7 +40,8 @@ type growth struct {
 	told  time.Time // when the clock was last put forward
 	gap   float64   // seconds a token; 0 when unknown
 
-	claims []*claim // of the requests in the worker's hands, by end
+	claims  []*claim // of the requests in the worker's hands, by end
+	sumEnds float64  // of the claims
 	// ends are what is held just before each of the claims' ends, in tokens, if they
 	// are known: what goes with no claim is left out. most is not less than any.
 	ends  []expectedEnd
@@ -82,6 +83,7 @@ func (g *growth) forward(now time.Time) {
 func (g *growth) put(h *claim) {
 	at, _ := slices.BinarySearchFunc(g.claims, h, byEnd)
 	g.claims = slices.Insert(g.claims, at, h)
+	g.sumEnds += h.end
 	g.known = false
 }
 
@@ -92,6 +94,9 @@ func (g *growth) drop(h *claim) {
 		at++
 	}
 	g.claims = slices.Delete(g.claims, at, at+1)
+	if g.sumEnds -= h.end; len(g.claims) == 0 {
+		g.sumEnds = 0 // sheds what rounding left
+	}
 	g.known = false
 }
 

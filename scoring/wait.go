@@ -264,7 +264,7 @@ func (f *Fleet) keptWait(now time.Time, p *Prepared, c *candidate, terms *Terms)
 		most := w.expects(needs, p.req.Output, room, f.cfg.LoadStale)
 		set := float64(terms.Held.at(w.id).room)
 		lacks := most + max(soon, set) - room*(1-spare)
-		if !terms.yields() && set == 0 && w.growsBy(p.req.Output) <= room*spare {
+		if lacks > 0 && set == 0 && !terms.yields() && w.growsBy(p.req.Output) <= room*spare {
 			lacks = 0
 		}
 		if lacks > 0 {

@@ -279,11 +279,7 @@ func (w *worker) pending() float64 {
 // next to nothing no answer takes another's memory, and what finds none for its prompt waits
 // as well at the worker, which begins with it at once when there is some.
 func (w *worker) growsBy(output int) float64 {
-	grows := float64(output)
-	for _, h := range w.claims {
-		grows += h.end - w.clock
-	}
-	return grows
+	return float64(output) + w.sumEnds - float64(len(w.claims))*w.clock
 }
 
 // engines is how many engines (ranks) the worker has, as far as is known.
