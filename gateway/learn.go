@@ -76,32 +76,32 @@ func (l *lengths) shard(k lengthKey) *lengthShard {
 // expect is how long an answer is likely to be at most; false where too few are
 // known.
 func (l *lengths) expect(tenant, model string) (tokens int64, ok bool) {
-	k := lengthKey{tenant: tenant, model: model}
-	s := l.shard(k)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	st := s.known[k]
-	if st == nil {
-		return 0, false
-	}
-	st.asked = true
-	return st.expect, st.seen >= leastLengthsSeen
+	st, ok := l.ask(lengthKey{tenant: tenant, model: model})
+	return st.expect, ok && st.seen >= leastLengthsSeen
 }
 
 // mean is how long an answer is on average where so many tokens (nil: nothing) were said
 // to be the most: clients that know what they want say it, others say a large number
 // whatever comes. It is false where too few are known.
 func (l *lengths) mean(tenant, model string, said *int64) (tokens int64, ok bool) {
-	k := lengthKey{tenant, model, magnitude(said)}
+	st, ok := l.ask(lengthKey{tenant, model, magnitude(said)})
+	if !ok {
+		return 0, false
+	}
+	return int64(math.Ceil(st.tokens / st.sum)), st.seen >= leastMeanSeen
+}
+
+// ask returns what is known of answers of a kind, and notes that somebody asked.
+func (l *lengths) ask(k lengthKey) (lengthStats, bool) {
 	s := l.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.known[k]
 	if st == nil {
-		return 0, false
+		return lengthStats{}, false
 	}
 	st.asked = true
-	return int64(math.Ceil(st.tokens / st.sum)), st.seen >= leastMeanSeen
+	return *st, true
 }
 
 // magnitude is the bits of a number that was said, 0 if none was.
