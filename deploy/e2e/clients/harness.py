@@ -49,19 +49,22 @@ class Suite:
         print(f"{self.name}: {self.passed} passed, {self.failed} failed", flush=True)
         sys.exit(1 if self.failed else 0)
 
-    def rows(self, case="main"):
-        return control(f"/rows?tenant={self.name}-{case}")
+    def rows(self, case="main", since=0):
+        """The ledger's rows of a tenant whose requests came at `since` (time.time_ns()) or later. A row is written
+        after its answer, so how many rows there are says nothing of which requests they are of."""
+        return [r for r in control(f"/rows?tenant={self.name}-{case}") if r["start_ns"] >= since]
 
     def statuses(self, case, want):
         """Expects the rows of a tenant to have these statuses, soon: rows of refusals are written later."""
         eventually(f"the statuses {want}", lambda: [r["status"] for r in self.rows(case)] == want,
                    lambda: [r["status"] for r in self.rows(case)])
 
-    def waited(self, case, want, before=0, least=0.9, most=30):
+    def waited(self, case, want, since=0, least=0.9, most=30):
         """Expects these statuses, and so many seconds between the last two requests: what Retry-After said, which
         is longer than any client waits by itself before its first retry."""
-        rows = eventually(f"the statuses {want}", lambda: [r["status"] for r in self.rows(case)[before:]] == want and self.rows(case),
-                          lambda: [r["status"] for r in self.rows(case)[before:]])
+        def statuses():
+            return [r["status"] for r in self.rows(case, since)]
+        rows = eventually(f"the statuses {want}", lambda: statuses() == want and self.rows(case, since), statuses)
         gap = (rows[-1]["start_ns"] - rows[-2]["end_ns"]) / 1e9
         check(least <= gap <= most, f"waited {gap:.2f} s before the retry, want {least} to {most}")
 
@@ -77,12 +80,11 @@ class Suite:
         finally:
             control(f"/fault?client={self.name}", {})
 
-    def freed(self, rows_before, phase=None):
-        """Waits until the worker has nothing to do and the ledger has a row with 499 more."""
+    def freed(self, since, phase=None):
+        """Waits until the worker has nothing to do and a request that came since then has a row with 499."""
         def done():
-            new = self.rows()[rows_before:]
-            return self.running() == 0 and [r for r in new if r["status"] == 499 and phase in (None, r["phase"])]
-        return eventually("the worker to be free, and a row with status 499", done, lambda: (self.running(), self.rows()[rows_before:]))
+            return self.running() == 0 and [r for r in self.rows(since=since) if r["status"] == 499 and phase in (None, r["phase"])]
+        return eventually("the worker to be free, and a row with status 499", done, lambda: (self.running(), self.rows(since=since)))
 
 
 def control(path, body=None):
