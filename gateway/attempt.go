@@ -40,6 +40,7 @@ func (ex *exchange) dispatch(until time.Time) (late bool, rej *rejection) {
 			ex.g.retries.request(time.Now(), w.Pool)
 		}
 		ex.tries.left--
+		ex.turnTaken()
 		ex.attempts = append(ex.attempts, Attempt{Pool: w.Pool, Worker: w.Name})
 		ex.speakTo(w.Pool)
 		f := ex.send(false)

@@ -127,6 +127,9 @@ type State struct {
 	// Queue is how requests wait for workers. Its classes are those that policies may
 	// name, in their order.
 	Queue qos.Config
+	// Targets are the times to first token that classes promise where requests don't
+	// wait in a queue; of a class that is not there nothing is promised.
+	Targets map[string]time.Duration
 	// Generation counts the loads, from 1; for logs and debug pages.
 	Generation uint64
 }

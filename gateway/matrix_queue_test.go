@@ -309,7 +309,46 @@ func (c queueCell) checkQueueRow(t *testing.T, r *rig, row *tenancy.Row) {
 	if row.Queue <= 0 {
 		t.Error("the row knows of no wait")
 	}
-	if s := r.meter.last(); c.fault == "expire" && s.QueueRefused != "waited" || served && s.QueueRefused != "" {
+	s := r.meter.last()
+	if c.fault == "expire" && !c.again() && s.QueueRefused != "waited" || c.again() && s.QueueRefused != "" || served && s.QueueRefused != "" {
 		t.Errorf("the summary says that it was refused for %q", s.QueueRefused)
+	}
+	c.checkOnce(t, r, s)
+}
+
+// checkOnce: a request ends in one way, whoever counts: the queue, and the summary that
+// metrics are made of.
+func (c queueCell) checkOnce(t *testing.T, r *rig, s *Summary) {
+	if (s.QueueTurn == "") == (s.QueueRefused == "") || s.QueueTurn != "" && !slices.Contains(QueueTurns(), s.QueueTurn) || s.QueueRefused != "" && !slices.Contains(QueueReasons(), s.QueueRefused) {
+		t.Errorf("the summary says that its turn was %q, and that it was refused for %q", s.QueueTurn, s.QueueRefused)
+	}
+	var q QueueState
+	if !r.g.QueueState(&q) {
+		t.Fatal("there is no queue")
+	}
+	ended := int64(0)
+	for i := range q.Classes {
+		class := &q.Classes[i]
+		ways := class.Passed + class.Granted + class.Left
+		for reason, n := range class.Refused {
+			ways += n
+			if n > 0 && qos.Reason(reason).String() != s.QueueRefused && !c.again() {
+				t.Errorf("the queue has refused it for %v, the summary says %q", qos.Reason(reason), s.QueueRefused)
+			}
+		}
+		if class.Left > 0 && s.QueueTurn != TurnLeft {
+			t.Errorf("the queue says that it has left, the summary %q and %q", s.QueueTurn, s.QueueRefused)
+		}
+		if class.Arrived+class.Passed != ways {
+			t.Errorf("of class %s %d came and %d went by, and %d ended: %+v", class.Name, class.Arrived, class.Passed, ways, class)
+		}
+		ended += ways
+	}
+	want := int64(1)
+	if c.fault == "panic" {
+		want = 0 // the queue that had it is gone
+	}
+	if ended != want {
+		t.Errorf("the queue counts %d ends", ended)
 	}
 }

@@ -8,19 +8,29 @@ import (
 
 // Reasons for which a request gets no worker beside those of the queue.
 const (
-	refusedDraining = "draining" // the gateway is shutting down
 	refusedMemory   = "memory"   // the gateway has no room for it to wait, or to be sent
 	refusedLedger   = "ledger"   // the gateway can't account for it
+	refusedInternal = "internal" // the gateway failed on it
 )
 
 // QueueReasons returns every reason that Summary.QueueRefused can give.
 func QueueReasons() []string {
-	list := []string{refusedDraining, refusedMemory, refusedLedger}
+	list := []string{refusedMemory, refusedLedger, refusedInternal}
 	for r := qos.ReasonNone + 1; r < qos.NumReasons; r++ {
 		list = append(list, r.String())
 	}
 	return list
 }
+
+// Turns of requests that were not refused.
+const (
+	TurnPassed  = "passed"  // sent to a worker at once
+	TurnGranted = "granted" // sent to a worker after a wait
+	TurnLeft    = "left"    // the client has left before, or its credentials were taken back
+)
+
+// QueueTurns returns every turn that Summary.QueueTurn can be.
+func QueueTurns() []string { return []string{TurnPassed, TurnGranted, TurnLeft} }
 
 // QueueState is what the queue of requests holds and has done, for metrics and debug
 // pages.

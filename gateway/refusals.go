@@ -39,7 +39,20 @@ func (r *refusals) latest() []QueueRefusal {
 // QueueState fills dst with what the queue holds and has done, using its memory again.
 // It reports false, and changes nothing, if no generation has had a queue.
 func (g *Gateway) QueueState(dst *QueueState) bool {
-	t := g.turns
+	if !g.turns.state(dst, true) {
+		return false
+	}
+	slices.SortFunc(dst.Flows, func(a, b qos.FlowStats) int { return cmp.Compare(b.Work, a.Work) })
+	dst.Flows = dst.Flows[:min(len(dst.Flows), MaxQueueFlows)]
+	return true
+}
+
+// QueueCounts is QueueState without Flows and Refused: requests wait for the queue's lock
+// less long, however many others there are.
+func (g *Gateway) QueueCounts(dst *QueueState) bool { return g.turns.state(dst, false) }
+
+// state fills dst, with all flows and in no order.
+func (t *turns) state(dst *QueueState, detail bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.queue == nil {
@@ -51,17 +64,15 @@ func (g *Gateway) QueueState(dst *QueueState) bool {
 		dst.Config.Classes = nil
 	}
 	t.queue.Stats(time.Now(), &dst.Stats)
-	dst.Flows = t.queue.Flows(dst.Flows[:0])
-	slices.SortFunc(dst.Flows, func(a, b qos.FlowStats) int { return cmp.Compare(b.Work, a.Work) })
-	dst.Flows = dst.Flows[:min(len(dst.Flows), MaxQueueFlows)]
 	if dst.Tenants == nil {
 		dst.Tenants = make(map[string]int)
 	}
 	clear(dst.Tenants)
-	for tn := range t.members {
-		dst.Tenants[tn.entry.Tenant]++
-	}
+	t.queue.Tenants(dst.Tenants)
 	dst.LateWakeups = t.late.Load()
-	dst.Refused = t.refused.latest()
+	dst.Flows, dst.Refused = dst.Flows[:0], nil
+	if detail {
+		dst.Flows, dst.Refused = t.queue.Flows(dst.Flows), t.refused.latest()
+	}
 	return true
 }

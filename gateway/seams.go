@@ -232,15 +232,16 @@ type Summary struct {
 	TextBytes int
 	PlainText bool
 	// Queued says that the request came as far as asking for a worker, whether it had
-	// to wait or not. QueueWait is how long it waited, all its turns together.
+	// to wait or not, or there is a queue or not. QueueWait is how long it waited, all
+	// its turns together.
 	Queued    bool
 	QueueWait time.Duration
 	// QueueForecast is the time from its arrival to its first token that was predicted
 	// when it came to the queue; zero if nobody waited then.
 	QueueForecast time.Duration
-	// QueueRefused is why it got no worker, of QueueReasons; empty if it got one, or
-	// was still waiting when it ended.
-	QueueRefused string
+	// One of the two is set if Queued is: QueueTurn is how it came to its first worker,
+	// or that it has left, of QueueTurns; QueueRefused why it got none, of QueueReasons.
+	QueueTurn, QueueRefused string
 	// TTFTTarget is the time to first token, from its arrival, that its policies or
 	// its class promise.
 	TTFTTarget time.Duration

@@ -110,6 +110,7 @@ func (ex *exchange) finish(end ending) {
 	ex.finished = true
 	defer ex.release()
 	ex.leaveQueue()
+	ex.endTurn()
 	ex.verdictStands() // of a request that ended between its decision and its reservation
 	if ex.gone.Load() && end.outcome != tenancy.OutcomeCompleted {
 		end.outcome, end.status, end.code = tenancy.OutcomeClientAborted, statusClientGone, ""
@@ -359,8 +360,8 @@ func (ex *exchange) summary(end *ending, row *tenancy.Row) *Summary {
 		Phase: ex.phase, BodyBytes: ex.bodyBytes, Overhead: ex.overhead,
 		Attempts: ex.attempts, RetryDenied: ex.tries.denied, Malformed: ex.malformed, StreamError: ex.streamErrorCode,
 		Decision: ex.decision,
-		Queued:   ex.turn.asked, QueueWait: ex.turn.waited, QueueForecast: ex.turn.outcome.Forecast,
-		QueueRefused: ex.turn.reason, TTFTTarget: ex.turn.target,
+		Queued:   ex.turn.counts, QueueWait: ex.turn.waited, QueueForecast: ex.turn.outcome.Forecast,
+		QueueTurn: ex.turn.way, QueueRefused: ex.turn.reason, TTFTTarget: ex.turn.target,
 		Tokenised: ex.tokensTried, Tokens: ex.tokens, RoutedTokens: max(ex.routed, len(ex.tokens.IDs)),
 	}
 	s.FirstToken = ex.sinceArrival()

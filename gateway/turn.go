@@ -48,7 +48,10 @@ type turn struct {
 	alone   time.Time // since when no worker could take it; zero: one could
 	since   time.Time
 	waited  time.Duration // all turns together
-	reason  string        // why it was refused, of QueueReasons
+
+	counts bool   // its class's target, and how it ended, are counted
+	way    string // how it came to its first worker, of QueueTurns
+	reason string // why it was refused, of QueueReasons; a worker has not had it then
 
 	ready   chan struct{} // one token: what has become of it is below
 	res     *scoring.Reservation
@@ -76,13 +79,8 @@ func (ex *exchange) takeTurn(until time.Time) (late bool, rej *rejection) {
 // queues it. What does no work on a GPU doesn't wait.
 func (ex *exchange) askForTurn() *rejection {
 	c := ex.g.turns.conf.Load()
-	if c == nil || !ex.route.billsTokens {
-		res, err := ex.g.parts.Router.Pick(time.Now(), &ex.pick)
-		if err != nil {
-			return ex.noWorker(err)
-		}
-		ex.res = res
-		return nil
+	if ex.turn.counts = ex.route.billsTokens; c == nil || !ex.turn.counts {
+		return ex.pickWorker()
 	}
 	if !ex.turn.asked {
 		ex.describe(c)
@@ -100,6 +98,19 @@ func (ex *exchange) askForTurn() *rejection {
 		return nil
 	}
 	return ex.enterQueue()
+}
+
+// pickWorker reserves the best worker, however long the request would wait there.
+func (ex *exchange) pickWorker() *rejection {
+	if ex.turn.target = ex.decision.TTFTTarget; ex.turn.target <= 0 {
+		ex.turn.target = ex.st.Targets[ex.decision.Class]
+	}
+	res, err := ex.g.parts.Router.Pick(time.Now(), &ex.pick)
+	if err != nil {
+		return ex.unsent(qos.ReasonNoWorker.String(), ex.noWorker(err))
+	}
+	ex.res = res
+	return nil
 }
 
 // describe tells the queue's class, tenant, pools and terms of the request.
@@ -214,11 +225,39 @@ func (ex *exchange) enterQueue() *rejection {
 // unsent is the refusal of a request that the gateway itself could not send: unless a
 // worker has had it before, it is none that failed it.
 func (ex *exchange) unsent(reason string, rej *rejection) *rejection {
-	if ex.turn.asked && len(ex.attempts) == 0 {
-		ex.turn.reason = reason
+	if tn := &ex.turn; tn.counts && tn.way == "" {
+		tn.reason = reason
 	}
 	return rej
 }
+
+// turnTaken counts a request that is sent to its first worker.
+func (ex *exchange) turnTaken() {
+	switch tn := &ex.turn; {
+	case !tn.counts || tn.way != "":
+	case tn.ready != nil:
+		tn.way = TurnGranted
+	default:
+		tn.way = TurnPassed
+	}
+}
+
+// endTurn counts a request that has ended, unless it was refused or sent before.
+func (ex *exchange) endTurn() {
+	tn := &ex.turn
+	switch {
+	case !tn.counts || tn.way != "" || tn.reason != "":
+	case ex.drained():
+		tn.reason = qos.ReasonDraining.String()
+	case ex.over():
+		tn.way = TurnLeft
+	default:
+		tn.reason = refusedInternal
+	}
+}
+
+// drained reports whether the request is over because the gateway shuts down.
+func (ex *exchange) drained() bool { return ex.over() && !ex.gone.Load() && !ex.revoked.Load() }
 
 // awaitTurn waits for what becomes of a request that is in the queue.
 func (ex *exchange) awaitTurn(until time.Time) (late bool, rej *rejection) {
@@ -239,9 +278,6 @@ func (ex *exchange) awaitTurn(until time.Time) (late bool, rej *rejection) {
 		return true, nil
 	}
 	if ex.over() {
-		if !ex.gone.Load() && !ex.revoked.Load() {
-			ex.turn.reason = refusedDraining
-		}
 		ex.leaveQueue()
 		return false, shuttingDown()
 	}
@@ -265,6 +301,9 @@ func (ex *exchange) turnCame() *rejection {
 	}
 	if !ex.callerStands() {
 		ex.returnTurn()
+		if ex.turn.way == "" {
+			ex.turn.way = TurnLeft
+		}
 		return ex.takenBack(errRevokedWaiting)
 	}
 	ex.res, tn.res = tn.res, nil
@@ -291,7 +330,7 @@ func (ex *exchange) leaveQueue() {
 	if !tn.waits {
 		return
 	}
-	ex.g.turns.leave(tn)
+	ex.g.turns.leave(tn, ex.drained())
 	ex.waitOver()
 	select {
 	case <-tn.ready:
@@ -332,7 +371,6 @@ func (ex *exchange) settleTurn(c *charge, row *tenancy.Row) {
 // load by what it expects says so with 429; where the queue is full, or has kept the
 // request too long, that is the model's own state.
 func (ex *exchange) turnRefused(o *qos.Outcome) *rejection {
-	ex.turn.reason = o.Reason.String()
 	rej := &rejection{
 		status: fasthttp.StatusServiceUnavailable, kind: "server_error", code: codeOverloaded,
 		retryAfter: comeAgain(o), outcome: tenancy.OutcomeRejected,
@@ -340,10 +378,7 @@ func (ex *exchange) turnRefused(o *qos.Outcome) *rejection {
 	}
 	switch o.Reason {
 	case qos.ReasonNoWorker:
-		if len(ex.attempts) > 0 {
-			ex.turn.reason = "" // it had some, and they failed
-		}
-		return ex.noWorker(rej.cause)
+		return ex.unsent(o.Reason.String(), ex.noWorker(rej.cause))
 	case qos.ReasonForecast:
 		rej.status, rej.kind = fasthttp.StatusTooManyRequests, "requests"
 		rej.message = "the model has more requests than it can answer in time for one of this class; come again when Retry-After says"
@@ -360,7 +395,7 @@ func (ex *exchange) turnRefused(o *qos.Outcome) *rejection {
 			rej.cause = errors.Join(rej.cause, last.cause)
 		}
 	}
-	return rej
+	return ex.unsent(o.Reason.String(), rej)
 }
 
 // comeAgain is after what time a client is told to come again that the queue has

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicegate/sluice/gateway/qos"
 	"github.com/sluicegate/sluice/scoring"
 )
 
@@ -41,5 +42,50 @@ func BenchmarkTurn(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkQueueState is for how long the queue's lock is held to tell what waits: for
+// metrics, for the page, and, to compare with, by a walk over all that waits.
+func BenchmarkQueueState(b *testing.B) {
+	const entries, tenants = 4096, 1000
+	fleet := scoring.NewFleet(scoring.DefaultConfig()) // nobody there has room
+	g := bareGateway(fleet, &State{Pools: map[string]Pool{"a": {}}, Queue: queueConfig()})
+	g.turns.stop()
+	pool, _ := g.turns.queue.Pool("a")
+	now := time.Now()
+	for i := range entries {
+		tn := &turn{ex: &exchange{}, entry: qos.Entry{
+			Class: qos.ClassID(i % 3), Tenant: fmt.Sprint("tenant ", i%tenants), Pools: []qos.PoolID{pool}, Work: 1000,
+			Arrived: now, Deadline: now.Add(time.Minute), Until: now.Add(time.Hour),
+		}}
+		tn.entry.Payload = tn
+		g.turns.queue.Admit(now, &tn.entry, &g.turns.placer, nil)
+		g.turns.members[tn] = struct{}{}
+	}
+	var s QueueState
+	if !g.QueueState(&s) || s.Waiting != entries || len(s.Tenants) != tenants || len(s.Flows) != MaxQueueFlows {
+		b.Fatalf("%d wait, of %d tenants", s.Waiting, len(s.Tenants))
+	}
+	for name, look := range map[string]func(){
+		"counts": func() { g.QueueCounts(&s) },
+		"page":   func() { g.QueueState(&s) },
+		"walk": func() {
+			clear(s.Tenants)
+			var oldest [3]time.Time
+			for tn := range g.turns.members {
+				s.Tenants[tn.entry.Tenant]++
+				if at := &oldest[tn.entry.Class]; at.IsZero() || tn.entry.Arrived.Before(*at) {
+					*at = tn.entry.Arrived
+				}
+			}
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				look()
+			}
+		})
 	}
 }

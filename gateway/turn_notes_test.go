@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/sluicegate/sluice/gateway/bodyscan"
+	"github.com/sluicegate/sluice/gateway/gatewaytest"
 	"github.com/sluicegate/sluice/gateway/qos"
 	"github.com/sluicegate/sluice/gateway/qos/placing"
+	"github.com/sluicegate/sluice/policy"
 	"github.com/sluicegate/sluice/scoring"
 	"github.com/sluicegate/sluice/tenancy"
 )
@@ -164,5 +166,45 @@ func TestRefusedByTheGateway(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestTargetsWithoutAQueue: where nothing waits it is told all the same whether requests met
+// their class's target, and why those got no worker that got none.
+func TestTargetsWithoutAQueue(t *testing.T) {
+	worker := gatewaytest.NewWorker(t, gatewaytest.Chat("a"))
+	r := newRig(t, []string{worker.URL()}, withState(func(st *State) {
+		st.Targets = map[string]time.Duration{"standard": 3 * time.Second}
+	}))
+	for _, c := range []struct {
+		class    string
+		own      time.Duration // a policy's
+		ready    bool
+		target   time.Duration
+		turn, no string
+	}{
+		{"standard", 0, true, 3 * time.Second, TurnPassed, ""},
+		{"standard", time.Second, true, time.Second, TurnPassed, ""},
+		{"unknown", 0, true, 0, TurnPassed, ""},
+		{"standard", 0, false, 3 * time.Second, "", qos.ReasonNoWorker.String()},
+	} {
+		r.setReady("w1", c.ready)
+		r.decider.set(func(_ context.Context, in *policy.Input) *policy.Decision {
+			d := allow(in)
+			d.Class, d.TTFTTarget = c.class, c.own
+			return d
+		})
+		status := 200
+		if !c.ready {
+			status = 503
+		}
+		if resp, text := r.chat(streamBody).Answer(); resp.StatusCode != status {
+			t.Fatalf("%+v: got %d %s", c, resp.StatusCode, text)
+		}
+		r.idle()
+		s := r.meter.last()
+		if !s.Queued || s.TTFTTarget != c.target || s.QueueTurn != c.turn || s.QueueRefused != c.no || s.QueueWait != 0 || c.ready != (s.FirstToken > 0) {
+			t.Errorf("%+v: the summary says %+v", c, s)
+		}
 	}
 }

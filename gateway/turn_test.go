@@ -209,7 +209,7 @@ func TestRefusalsOfTheQueue(t *testing.T) {
 		{qos.ReasonWaited, 5 * time.Minute, 503, 529, "overloaded_error", "60", ""},
 	} {
 		for _, d := range []dialect{dialectOpenAI, dialectAnthropic} {
-			ex := &exchange{}
+			ex := &exchange{turn: turn{counts: true}}
 			rej := ex.turnRefused(&qos.Outcome{State: qos.Refused, Reason: c.reason, RetryAfter: c.after})
 			said, _, _ := strings.Cut(rej.message, ";")
 			if !strings.Contains(string(page), "| "+said+" | `"+c.reason.String()+"` |\n") {
@@ -240,7 +240,7 @@ func TestRefusalsOfTheQueue(t *testing.T) {
 
 // TestStrandedRequest: one that no worker can take is answered as one that finds none.
 func TestStrandedRequest(t *testing.T) {
-	ex := &exchange{}
+	ex := &exchange{turn: turn{counts: true}}
 	rej := ex.turnRefused(&qos.Outcome{State: qos.Refused, Reason: qos.ReasonNoWorker})
 	found := ex.noWorker(nil)
 	if rej.status != found.status || rej.code != found.code || rej.message != found.message || rej.retryAfter != found.retryAfter {

@@ -439,13 +439,18 @@ func (t *turns) complete(tn *turn, again bool) {
 	}
 }
 
-// leave takes a request out, if it still waits.
-func (t *turns) leave(tn *turn) {
+// leave takes a request out, if it still waits. draining says that it is the gateway that
+// lets it wait no longer.
+func (t *turns) leave(tn *turn, draining bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer t.survive()
 	if _, waits := t.members[tn]; waits {
-		t.queue.Leave(time.Now(), &tn.entry)
+		if draining {
+			t.queue.Drain(time.Now(), &tn.entry)
+		} else {
+			t.queue.Leave(time.Now(), &tn.entry)
+		}
 		t.release(tn)
 	}
 }

@@ -106,6 +106,7 @@ func TestNoWorkerIsLeft(t *testing.T) {
 				c.pick.Model = "m"
 				waits := w.g.waits(t, c.pick)
 				if c.tried {
+					waits.ex.turnTaken()
 					waits.ex.attempts, waits.ex.tries.last = []Attempt{{}}, &rejection{}
 				}
 				c.what(w)

@@ -232,7 +232,7 @@ func (a *app) buildGateway() error {
 	reg.MustRegister(&stateCollector{
 		gateway: a.gateway, admin: a.admitted, fleet: a.fleet, limiter: a.limiter, shared: a.shared, ledger: a.ledger, tokens: a.tokens, kv: a.subs.stats, checker: a.checker,
 		reloads: a.reloads, decisions: a.decisions, keys: a.base.keys, retention: a.retention,
-		identities: a.base.identities, budgetsUnread: &a.budgetsUnread, queue: a.gateway.QueueState, tenants: a.tenants,
+		identities: a.base.identities, budgetsUnread: &a.budgetsUnread, queue: a.gateway.QueueCounts, tenants: a.tenants,
 	})
 	a.pages, err = a.adminPages(reg)
 	return err

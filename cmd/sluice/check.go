@@ -78,6 +78,8 @@ type checkReport struct {
 	Cost      *costSums      `json:"cost,omitempty"`
 	Fleet     map[string]int `json:"fleet,omitempty"`
 	Series    *seriesBound   `json:"series,omitempty"`
+	// Queue is where requests wait for workers.
+	Queue *queueReport `json:"queue,omitempty"`
 	// Connections are those of clients.
 	Connections *connectionBound `json:"connections,omitempty"`
 }
@@ -218,7 +220,42 @@ func (c *checker) summary(cfg *Config, docs *documents) {
 	own, ofTenants := ownSeries(cfg, docs.policies), metricsConfig(cfg, docs).SeriesBound()
 	c.print("at most %d metric series: %d of the gateway, %d of tenants\n", own+ofTenants, own, ofTenants)
 	c.report.Series = &seriesBound{own, ofTenants}
+	c.queue(cfg)
 	c.connections(&cfg.Limits)
+}
+
+// queueReport says whether requests wait for workers here, and what the classes promise, most urgent first.
+type queueReport struct {
+	On          bool          `json:"on"`
+	MaxRequests int           `json:"max_requests,omitempty"`
+	MaxBytes    int64         `json:"max_bytes,omitempty"`
+	Classes     []queuedClass `json:"classes"`
+}
+
+type queuedClass struct {
+	Name    string  `json:"name"`
+	Target  millis  `json:"target_ms"`
+	MaxWait millis  `json:"max_wait_ms"`
+	Share   float64 `json:"share"`
+}
+
+// queue says whether requests wait, and of which classes.
+func (c *checker) queue(cfg *Config) {
+	queue := cfg.QoS.queue(cfg.Policy.Classes)
+	report := &queueReport{On: cfg.QoS.given(), Classes: []queuedClass{}}
+	var targets []string
+	for i := range queue.Classes {
+		class := &queue.Classes[i]
+		report.Classes = append(report.Classes, queuedClass{class.Name, inMillis(class.Target), inMillis(class.MaxWait), class.Share})
+		targets = append(targets, fmt.Sprintf("%s %s", class.Name, class.Target))
+	}
+	if report.On {
+		report.MaxRequests, report.MaxBytes = queue.MaxEntries, queue.MaxBytes
+		c.print("queue on: at most %s of %s wait; targets of %s\n", count(queue.MaxEntries, "request"), ByteSize(queue.MaxBytes), strings.Join(targets, ", "))
+	} else {
+		c.print("queue off, there is no qos section: requests go to workers at once; targets of %s\n", strings.Join(targets, ", "))
+	}
+	c.report.Queue = report
 }
 
 // policies says what there is to say about a set that loads.

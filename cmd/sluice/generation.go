@@ -94,8 +94,13 @@ func (l *lasting) generation(cfg *Config, old *generation, now time.Time) (*gene
 		PolicyHeaders: cfg.Policy.Headers, LabelPrincipals: cfg.Policy.LabelPrincipals, LabelClaim: cfg.Labels.Claim,
 		CacheKey: docs.cacheKey, Generation: number,
 	}
+	queue := cfg.QoS.queue(cfg.Policy.Classes)
 	if cfg.QoS.given() {
-		g.state.Queue = cfg.QoS.queue(cfg.Policy.Classes)
+		g.state.Queue = queue
+	}
+	g.state.Targets = make(map[string]time.Duration, len(queue.Classes))
+	for i := range queue.Classes {
+		g.state.Targets[queue.Classes[i].Name] = queue.Classes[i].Target
 	}
 	if docs.cacheKey == nil {
 		g.state.CacheKey = l.spareKey

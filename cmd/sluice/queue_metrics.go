@@ -22,6 +22,7 @@ var (
 type classMetrics struct {
 	names              *liveClasses
 	requests, refusals *prometheus.CounterVec
+	turns              *prometheus.CounterVec
 	wait, forecast     *prometheus.HistogramVec
 }
 
@@ -48,7 +49,8 @@ func newClassMetrics(counter func(name, help string, labels ...string) *promethe
 	return classMetrics{
 		names:    &liveClasses{known: make(map[string]bool)},
 		requests: counter("sluice_class_requests_total", "Requests that asked for a worker, by class and whether the first token met the class's target: met, missed; refused (by the queue, or without a worker), failed (by a worker, or within the gateway), unmeasured. Streams are judged by their first token as the client got it, answers in one piece by what the time they took tells of it, embeddings by that time; where that tells nothing they are unmeasured, as are clients that left before the target.", "class", "result"),
-		refusals: counter("sluice_queue_refusals_total", "Requests that got no worker, by reason: forecast (the first token could not come within maxWait), full, tenant_full (the tenant holds its part of the queue), preempted (gave way to a more urgent one, or to one of a tenant with less waiting), waited (for maxWait), no_worker, draining, memory (the gateway had no room for it), ledger (it could not account for it).", "class", "reason"),
+		refusals: counter("sluice_queue_refusals_total", "Requests that got no worker, by reason: forecast (the first token could not come within maxWait), full, tenant_full (the tenant holds its part of the queue), preempted (gave way to a more urgent one, or to one of a tenant with less waiting), waited (for maxWait), no_worker, draining, memory (the gateway had no room for it), ledger (it could not account for it), internal (it failed on it).", "class", "reason"),
+		turns:    counter("sluice_queue_turns_total", "Requests that were not refused, by how they came to a worker: passed (at once), granted (after a wait); or left (the client has, or its credentials were taken back). With sluice_queue_refusals_total it counts each request once, when it ends.", "class", "result"),
 		wait:     histogram("sluice_queue_wait_seconds", "Time that requests which got a worker have waited for it, by the pool where they went; those that did not have to wait count with 0.", waitBuckets, "pool", "class"),
 		forecast: histogram("sluice_queue_forecast_error_ratio", "Predicted over actual time to first token of requests that came while others waited.", forecastBuckets, "class"),
 	}
@@ -56,7 +58,7 @@ func newClassMetrics(counter func(name, help string, labels ...string) *promethe
 
 // vecs are those with the label class.
 func (m *classMetrics) vecs() []*prometheus.MetricVec {
-	return []*prometheus.MetricVec{m.requests.MetricVec, m.refusals.MetricVec, m.wait.MetricVec, m.forecast.MetricVec}
+	return []*prometheus.MetricVec{m.requests.MetricVec, m.refusals.MetricVec, m.turns.MetricVec, m.wait.MetricVec, m.forecast.MetricVec}
 }
 
 // inForce makes these classes those in force, and calls gone for each that is none of them any more. Counters
@@ -78,6 +80,9 @@ func (m *classMetrics) inForce(classes []string, gone func(class string)) {
 		for _, reason := range gateway.QueueReasons() {
 			m.refusals.WithLabelValues(class, reason)
 		}
+		for _, turn := range gateway.QueueTurns() {
+			m.turns.WithLabelValues(class, turn)
+		}
 	}
 }
 
@@ -94,10 +99,12 @@ func (m *metrics) observeQueue(s *gateway.Summary) {
 
 func (m *classMetrics) observe(s *gateway.Summary, class, result string) {
 	m.requests.WithLabelValues(class, result).Inc()
-	switch {
-	case s.QueueRefused != "":
+	if s.QueueRefused != "" {
 		m.refusals.WithLabelValues(class, s.QueueRefused).Inc()
-	case s.Row.Pool != "":
+	} else {
+		m.turns.WithLabelValues(class, s.QueueTurn).Inc()
+	}
+	if s.QueueTurn == gateway.TurnPassed || s.QueueTurn == gateway.TurnGranted {
 		m.wait.WithLabelValues(s.Row.Pool, class).Observe(s.QueueWait.Seconds())
 	}
 	if s.FirstToken > 0 && s.QueueForecast > 0 {
@@ -135,15 +142,11 @@ var (
 	descQueueMost    = desc("sluice_queue_requests_limit", "The most requests that may wait.")
 	descQueueBytes   = desc("sluice_queue_bytes", "Memory of the requests that wait.")
 	descQueueRoom    = desc("sluice_queue_bytes_limit", "The most that it may be.")
-	descQueueTurns   = desc("sluice_queue_turns_total", "Requests by how they came to a worker: passed (at once), granted (after a wait); or left (the client did not wait for it).", "class", "result")
 	descQueuePlaced  = desc("sluice_queue_placed_tokens_total", "Work that went to the pool, in tokens.", "pool", "class")
 	descContended    = desc("sluice_queue_contended_tokens_total", "Work of all classes that went to the pool while this class waited there.", "pool", "class")
 	descGot          = desc("sluice_queue_got_tokens_total", "This class's own part of it: over sluice_queue_contended_tokens_total it is the share that the class really had.", "pool", "class")
 	descLateWakeups  = desc("sluice_queue_late_wakeups_total", "Requests that got a worker only since the queue looks again after a while; above 0 is a fault of the gateway.")
 )
-
-// queueTurns are the results of sluice_queue_turns_total.
-var queueTurns = []string{"passed", "granted", "left"}
 
 // collectQueue tells what waits, and what the classes are.
 func (c *stateCollector) collectQueue(ch chan<- prometheus.Metric) {
@@ -181,9 +184,6 @@ func collectQueueState(ch chan<- prometheus.Metric, s *gateway.QueueState, now t
 			oldest = max(0, now.Sub(class.Oldest))
 		}
 		gauge(ch, descQueueOldest, oldest.Seconds(), class.Name)
-		for i, n := range [...]int64{class.Passed, class.Granted, class.Left} {
-			counter(ch, descQueueTurns, float64(n), class.Name, queueTurns[i])
-		}
 	}
 	pools := make(map[qos.PoolID]string, len(s.Pools))
 	for i := range s.Pools {

@@ -203,7 +203,7 @@ var fixedLabels = map[string]int{
 	"sluice_auth_failures_total/reason":        len(tenancy.AuthReasons()), "sluice_jwks_fetches_total/result": 2,
 	"sluice_route_tokenizer_shape/state": 3, "sluice_route_tokenize_breaker/state": 3,
 	"by": 3, "sluice_ratelimit_store_state/state": 3, "sluice_content_scans_total/status": 4, "sluice_content_detector_failures_total/reason": 2,
-	"sluice_class_requests_total/result": len(chargeback.ClassResults), "sluice_queue_turns_total/result": len(queueTurns),
+	"sluice_class_requests_total/result": len(chargeback.ClassResults), "sluice_queue_turns_total/result": len(gateway.QueueTurns()),
 	"sluice_queue_refusals_total/reason": len(gateway.QueueReasons()),
 	"type":                               3, "sluice_decision_log_records_total/result": 2,
 	// A worker is in one state at a time.
@@ -225,7 +225,7 @@ var fixedLabels = map[string]int{
 func ownSeries(cfg *Config, set *policy.Set) int {
 	sizes := maps.Clone(fixedLabels)
 	sizes["model"], sizes["class"], sizes["pool"] = len(cfg.Models), len(cfg.Policy.Classes), len(cfg.Pools)
-	for _, moved := range []string{"class_requests_total", "queue_refusals_total", "queue_wait_seconds", "queue_forecast_error_ratio", "ttft_seconds", "ttft_upstream_seconds", "time_per_output_token_seconds"} {
+	for _, moved := range []string{"class_requests_total", "queue_refusals_total", "queue_turns_total", "queue_wait_seconds", "queue_forecast_error_ratio", "ttft_seconds", "ttft_upstream_seconds", "time_per_output_token_seconds"} {
 		sizes["sluice_"+moved+"/class"] = sizes["class"] + 1 // and what is counted of those that have left
 	}
 	sizes["issuer"] = len(cfg.Identity.JWT)

@@ -168,7 +168,9 @@ func (q *Queue) fits(e *Entry, less tenant) bool {
 // refuse refuses an entry that is not in the queue, or not any more.
 func (q *Queue) refuse(now time.Time, e *Entry, reason Reason, retry time.Duration, out []Outcome) []Outcome {
 	e.state.state = Refused
-	q.classes[e.Class].stats.Refused[reason]++
+	if !e.state.charged { // else it was granted, and failed
+		q.classes[e.Class].stats.Refused[reason]++
+	}
 	return append(out, Outcome{
 		Entry: e, State: Refused, Reason: reason, RetryAfter: retry,
 		Waited: e.waited(now), Forecast: e.state.forecast,
@@ -217,15 +219,29 @@ func (q *Queue) remove(now time.Time, e *Entry, state State, at PoolID) {
 // Leave takes e out, if it waits. It returns what e was until then: where that
 // is Granted, the caller has to give back what the Placer committed.
 func (q *Queue) Leave(now time.Time, e *Entry) State {
-	was := e.state.state
-	if was == Waiting {
-		q.remove(now, e, Left, AnyPool)
-		for _, id := range e.Pools { // as in remove
-			q.pools[id].dirty = true
-		}
-		if !e.state.charged {
-			q.classes[e.Class].stats.Left++
-		}
+	return q.takeOut(now, e, Left)
+}
+
+// Drain is Leave of an entry whose client would have waited on, and is refused
+// (ReasonDraining): the caller knows that, and there is no Outcome.
+func (q *Queue) Drain(now time.Time, e *Entry) State {
+	return q.takeOut(now, e, Refused)
+}
+
+func (q *Queue) takeOut(now time.Time, e *Entry, state State) (was State) {
+	if was = e.state.state; was != Waiting {
+		return was
+	}
+	q.remove(now, e, state, AnyPool)
+	for _, id := range e.Pools { // as in remove
+		q.pools[id].dirty = true
+	}
+	switch stats := &q.classes[e.Class].stats; {
+	case e.state.charged: // it was granted, and failed
+	case state == Left:
+		stats.Left++
+	default:
+		stats.Refused[ReasonDraining]++
 	}
 	return was
 }

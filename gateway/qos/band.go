@@ -52,7 +52,7 @@ type band struct {
 
 	placed, contended, got int64
 	arrivals               meter
-	refusing               bool
+	refusedAt              time.Time // by forecast, last; zero: never
 }
 
 // choices is among how many of the flows that have had least the earliest

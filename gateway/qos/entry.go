@@ -91,12 +91,14 @@ const (
 	ReasonWaited
 	// ReasonNoWorker: there is none that could take it; see [Queue.Strand].
 	ReasonNoWorker
+	// ReasonDraining: the caller lets nobody wait any more; see [Queue.Drain].
+	ReasonDraining
 	// NumReasons is the number of reasons.
 	NumReasons
 )
 
 func (r Reason) String() string {
-	return [...]string{"", "forecast", "full", "tenant_full", "preempted", "waited", "no_worker"}[r]
+	return [...]string{"", "forecast", "full", "tenant_full", "preempted", "waited", "no_worker", "draining"}[r]
 }
 
 // Outcome is what became of an entry.

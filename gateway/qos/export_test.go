@@ -22,6 +22,9 @@ func (q *Queue) Check() error {
 	exposed := 0
 	for i, x := range q.expiry {
 		e := x.Entry
+		if c := &q.classes[e.Class]; c.ages[e.state.age].Entry != e || e.Arrived.Before(c.ages[0].Arrived) {
+			return fmt.Errorf("entry %d of the expiries is not at its place among those of its class by age", i)
+		}
 		if e.state.state != Waiting || e.state.expires != i {
 			return fmt.Errorf("entry %d of the expiries is %v, at %d", i, e.state.state, e.state.expires)
 		}

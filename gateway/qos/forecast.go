@@ -152,7 +152,7 @@ func (q *Queue) refusesByForecast(now time.Time, e *Entry) (refused bool, f fore
 	}
 	if f.band == nil || f.total <= q.limit(e, f.flow, told) {
 		if f.flow != nil && !told {
-			f.flow.refusing, f.band.refusing = false, false
+			f.flow.refusing = false
 			if f.flow.missed == 0 && f.total <= q.classes[e.Class].Target/2 {
 				f.flow.overloaded = false
 			}
@@ -167,6 +167,7 @@ func (q *Queue) refusesByForecast(now time.Time, e *Entry) (refused bool, f fore
 		// is known long before the time that it was told.
 		own := booked.key.flow
 		own.shows -= showing * own.shows
+		f.band.refusedAt = now
 		return true, f, booked.due.Sub(now)
 	}
 	if booked != nil {
@@ -177,7 +178,7 @@ func (q *Queue) refusesByForecast(now time.Time, e *Entry) (refused bool, f fore
 		flow.at = now
 		q.sleep(flow)
 	}
-	flow.refusing, f.band.refusing = true, true
+	flow.refusing, f.band.refusedAt = true, now
 	retry = max(f.total-q.limit(e, flow, true), leastRetry)
 	retry += time.Duration(float64(retry) * 0.1 * spread(e.Key))
 	q.book(now, flow, e, retry)

@@ -3,6 +3,7 @@ package qos_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -129,8 +130,18 @@ func TestRefusesNobodyWhileOthersDoNotWait(t *testing.T) {
 			c.run(c.now.Add(time.Second).Sub(start))
 		}
 	}
+	refusing := func() bool {
+		c.q.Stats(c.now, &stats)
+		return slices.ContainsFunc(stats.Bands, func(b qos.BandStats) bool { return b.Refusing })
+	}
+	if !refusing() {
+		t.Error("nobody is refused, the queue says, in an overload")
+	}
 	c.todo, c.outcome = nil, nil
 	drain()
+	if refusing() {
+		t.Error("arrivals are refused, the queue says, where nobody waits")
+	}
 	c.outcome = func(o qos.Outcome) {
 		if o.State == qos.Refused {
 			t.Fatalf("refused: %v", o.Reason)

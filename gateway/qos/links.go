@@ -12,6 +12,7 @@ type entryState struct {
 	// forecast is of the first token, from arrival, when it came.
 	forecast time.Duration
 	expires  int // its place in Queue.expiry
+	age      int // and in class.ages
 	// held is the last of Queue.looks in which it held for a worker, at the pool best.
 	held  int64
 	best  PoolID
@@ -70,6 +71,12 @@ func (a expiring) before(b expiring) bool {
 }
 
 func (a expiring) moved(to int) { a.state.expires = to }
+
+// aged puts entries in the order in which they came.
+type aged struct{ *Entry }
+
+func (a aged) before(b aged) bool { return a.Arrived.Before(b.Arrived) }
+func (a aged) moved(to int)       { a.state.age = to }
 
 // cost is what an entry will be charged, as far as is known.
 func (e *Entry) cost() int64 {

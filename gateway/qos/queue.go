@@ -39,6 +39,7 @@ type class struct {
 	rank    int
 	gone    bool
 	waiting int
+	ages    heap[aged] // all entries, those first that came first
 	stats   ClassStats
 
 	// What may be taken out for others: by tenant, those first that have most; and
@@ -237,6 +238,7 @@ func (q *Queue) hold(e *Entry) {
 	t.add(1, e.Bytes)
 	q.bytes += e.Bytes
 	q.classes[e.Class].waiting++
+	q.classes[e.Class].ages.push(aged{e})
 	q.expose(e)
 }
 
@@ -247,6 +249,7 @@ func (q *Queue) free(e *Entry) {
 	t.add(-1, -e.Bytes)
 	q.bytes -= e.Bytes
 	q.classes[e.Class].waiting--
+	q.classes[e.Class].ages.remove(e.state.age)
 	if t.entries > 0 {
 		return
 	}

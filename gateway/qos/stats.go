@@ -39,7 +39,8 @@ type ClassStats struct {
 	// Oldest is when the entry came that waits longest; zero: none waits.
 	Oldest time.Time
 	// Arrived counts Admits. It is Granted (each entry once, however often it was
-	// tried again), Left, Waiting and the sum of Refused.
+	// tried again, and whatever became of it then), Left, the sum of Refused, and
+	// those of Waiting that were never granted.
 	Arrived, Granted, Left int64
 	Refused                [NumReasons]int64
 	// Passed counts those that went past the queue.
@@ -59,7 +60,8 @@ type BandStats struct {
 	// classes that went there while this class waited there, and Got this class's
 	// part of it: Got over Contended is the share that it really had.
 	Placed, Contended, Got int64
-	// Refusing says that arrivals are refused by forecast.
+	// Refusing says that an arrival was refused by forecast in the last 10 s, and that
+	// the pool has requests that wait: where it has none nobody is.
 	Refusing bool
 }
 

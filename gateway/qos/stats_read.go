@@ -3,7 +3,7 @@ package qos
 import "time"
 
 // Stats fills dst, whose memory it uses again, with what is now. It takes a time that
-// grows with the number of entries.
+// grows with the number of classes and pools, however many entries wait.
 func (q *Queue) Stats(now time.Time, dst *Stats) {
 	*dst = Stats{
 		Waiting: len(q.expiry), Bytes: q.bytes, Flows: q.flows,
@@ -13,22 +13,27 @@ func (q *Queue) Stats(now time.Time, dst *Stats) {
 		c := &q.classes[i]
 		s := c.stats
 		s.ID, s.Name, s.Gone, s.Waiting = ClassID(i), c.Name, c.gone, c.waiting
-		dst.Classes = append(dst.Classes, s)
-	}
-	for _, e := range q.expiry {
-		s := &dst.Classes[e.Class]
-		if s.Oldest.IsZero() || e.Arrived.Before(s.Oldest) {
-			s.Oldest = e.Arrived
+		if len(c.ages) > 0 {
+			s.Oldest = c.ages[0].Arrived
 		}
+		dst.Classes = append(dst.Classes, s)
 	}
 	for _, p := range q.pools {
 		dst.Pools = append(dst.Pools, PoolStats{ID: p.id, Name: p.name, Rate: p.rate.value(now, q.enough), Look: p.look})
 		for _, b := range p.bands {
 			dst.Bands = append(dst.Bands, BandStats{
 				Pool: p.id, Class: b.class, Waiting: b.waiting, Work: int64(b.work), Credit: b.credit,
-				Placed: b.placed, Contended: b.contended, Got: b.got, Refusing: b.refusing,
+				Placed: b.placed, Contended: b.contended, Got: b.got,
+				Refusing: p.waiting > 0 && !b.refusedAt.IsZero() && now.Sub(b.refusedAt) <= recently,
 			})
 		}
+	}
+}
+
+// Tenants sets in dst how many entries of each tenant wait, each entry once.
+func (q *Queue) Tenants(dst map[string]int) {
+	for name, t := range q.tenants {
+		dst[name] = t.entries
 	}
 }
 
