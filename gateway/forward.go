@@ -119,7 +119,7 @@ func (ex *exchange) makeRoute(ctx *fasthttp.RequestCtx) {
 		ex.pick.Estimate, ex.pick.Salt = cmp.Or(ex.tokens.Count, ex.estimate()), ex.salt
 	}
 	if len(ex.tokens.IDs) > 0 {
-		ex.pick.Tokens = ex.tokens.IDs
+		ex.pick.Tokens, ex.pick.Length = ex.tokens.IDs, ex.leastLength()
 	}
 	if ex.goesOnFrom != nil {
 		ex.pick.Only = ex.goesOnFrom.worker
@@ -146,6 +146,20 @@ func (ex *exchange) makeRoute(ctx *fasthttp.RequestCtx) {
 		m.RemoveCacheSalt = true
 	}
 	ex.mutation = m
+}
+
+// leastLength is how many tokens a worker's context must have room for, as far as that is
+// certain: 0 where the tokens are not known to be the engine's, or the engine may be asked
+// to cut them (truncate_prompt_tokens, truncation).
+func (ex *exchange) leastLength() int {
+	if !ex.tokens.Exact || bytes.Contains(ex.body, []byte(`"truncat`)) {
+		return 0
+	}
+	n := len(ex.tokens.IDs) // of several prompts, the longest
+	if ex.route.generates && (ex.req.MaxTokens == nil || *ex.req.MaxTokens > 0) {
+		n++
+	}
+	return n
 }
 
 // isEventStream reports whether a content type is text/event-stream.

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"strconv"
 	"time"
 
@@ -43,6 +44,12 @@ func invalid(code, param, message string) *rejection {
 		status: fasthttp.StatusBadRequest, kind: "invalid_request_error",
 		code: code, param: param, message: message, outcome: tenancy.OutcomeRejected,
 	}
+}
+
+// tooLong refuses a request that needs so many tokens of context and can have so many.
+func tooLong(needs, longest int) *rejection {
+	return invalid("context_length_exceeded", "", fmt.Sprintf(
+		"the prompt and its answer need at least %d tokens, and the model's workers have a context of at most %d: shorten the prompt", needs, longest))
 }
 
 // unauthorized is the one answer to callers who are not known. The cause goes to

@@ -91,7 +91,7 @@ func (ex *exchange) askForTurn() *rejection {
 		res, err = ex.offer()
 	}
 	if err != nil {
-		return ex.unsent(qos.ReasonNoWorker.String(), ex.noWorker(err))
+		return ex.cannotTake(err)
 	}
 	if res != nil {
 		ex.res = res
@@ -107,10 +107,20 @@ func (ex *exchange) pickWorker() *rejection {
 	}
 	res, err := ex.g.parts.Router.Pick(time.Now(), &ex.pick)
 	if err != nil {
-		return ex.unsent(qos.ReasonNoWorker.String(), ex.noWorker(err))
+		return ex.cannotTake(err)
 	}
 	ex.res = res
 	return nil
+}
+
+// cannotTake says why no worker can take the request. What is too long for all of them is
+// the client's to change, and has not asked for a worker.
+func (ex *exchange) cannotTake(err error) *rejection {
+	if e, ok := errors.AsType[*scoring.TooLong](err); ok && len(ex.attempts) == 0 {
+		ex.turn.counts = false
+		return tooLong(ex.pick.Length, e.Longest)
+	}
+	return ex.unsent(qos.ReasonNoWorker.String(), ex.noWorker(err))
 }
 
 // describe tells the queue's class, tenant, pools and terms of the request.

@@ -3,7 +3,9 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -207,4 +209,108 @@ func TestTargetsWithoutAQueue(t *testing.T) {
 			t.Errorf("%+v: the summary says %+v", c, s)
 		}
 	}
+}
+
+// TestLongerThanAnyContext: a request that no worker has room for is told so before it
+// waits, with a queue and without, and is not one that the queue has refused; one that some
+// worker has room for goes there; where the length is not certain the engine decides.
+func TestLongerThanAnyContext(t *testing.T) {
+	const short, long = 100, 200
+	for _, c := range []struct {
+		name   string
+		tokens int
+		exact  bool
+		more   string // in the body
+		status int
+	}{
+		{"fits", short - 1, true, "", 200},
+		{"fits one alone", long - 1, true, "", 200},
+		{"fits none", long, true, "", 400},
+		{"no answer is wanted", long, true, `,"max_tokens":0`, 200},
+		{"is cut", long, true, `,"truncate_prompt_tokens":50`, 200},
+		{"may be as long", long, false, "", 200},
+	} {
+		for _, queued := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/queue=%v", c.name, queued), func(t *testing.T) {
+				urls := []string{gatewaytest.NewWorker(t, gatewaytest.Chat("a")).URL(), gatewaytest.NewWorker(t, gatewaytest.Chat("a")).URL()}
+				r := newRig(t, urls, withParts(func(p *Parts) { p.Router = p.Router.(inOrder).Fleet }), withState(func(st *State) {
+					if queued {
+						st.Queue = queueConfig()
+					}
+				}))
+				for i, w := range r.fleet.Snapshot(time.Now()) {
+					r.fleet.SetContext(w.Worker.ID, []int{short, long}[i])
+				}
+				r.tokens.find = func(_ context.Context, dst []uint32) Tokens {
+					return Tokens{IDs: append(dst, make([]uint32, c.tokens)...), Count: c.tokens, Exact: c.exact}
+				}
+				resp, text := r.post("/v1/completions", `{"model":"m","prompt":"x"`+c.more+`}`).Answer()
+				if resp.StatusCode != c.status {
+					t.Fatalf("got %d %s", resp.StatusCode, text)
+				}
+				r.idle()
+				s := r.meter.last()
+				if c.status != 200 {
+					wantError(t, resp, text, 400, "context_length_exceeded")
+					if s.Queued || s.QueueTurn != "" || s.QueueRefused != "" || s.Row.Attempts != 0 || s.Row.ErrorCode != "context_length_exceeded" || !strings.Contains(text, "at most 200") {
+						t.Errorf("the summary says %+v, the client is told %s", s, text)
+					}
+					return
+				}
+				if c.exact && c.more == "" && c.tokens >= short && s.Row.Worker != "w2" {
+					t.Errorf("it went to %s", s.Row.Worker)
+				}
+			})
+		}
+	}
+}
+
+// TestWaitsForTheLongContext: one that waits for the only worker that has room for it is
+// told when that has gone for good, however many shorter ones there are, and others wait on.
+func TestWaitsForTheLongContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, fleet := queueOfOne(t)
+		defer g.turns.stop()
+		short := fleet.Snapshot(time.Now())[0].Worker.ID
+		long, err := fleet.Add(time.Now(), scoring.WorkerSpec{Name: "long", Pool: "a", Models: []string{"m"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fleet.SetReady(time.Now(), long, true, "")
+		fleet.SetContext(short, 1500)
+		fleet.SetContext(long, 1<<40)
+		for _, id := range []scoring.WorkerID{short, long} {
+			plug, err := fleet.Pick(time.Now(), &scoring.Request{Model: "m", Pools: []string{"a"}, Estimate: longPrompt, Only: id})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer plug.Done(time.Now(), scoring.NotSent)
+		}
+		lengths := []int{1600, 1200, 0} // of as many bits as 1500, but for the last
+		var waits []*exchange
+		for _, n := range lengths {
+			ex := g.asks("standard", "acme", scoring.Request{Model: "m", Pools: []string{"a"}, Estimate: longPrompt, Length: n})
+			defer ex.left()
+			if rej := ex.askForTurn(); rej != nil || !ex.turn.waits {
+				t.Fatalf("%d tokens: %+v, waits: %v", n, rej, ex.turn.waits)
+			}
+			waits = append(waits, ex)
+		}
+		fleet.Retire(long, "gone")
+		time.Sleep(noWorkerRetry + 3*lonelyEvery)
+		synctest.Wait()
+		for i, ex := range waits {
+			select {
+			case <-ex.turn.ready:
+				ex.turn.ready <- struct{}{}
+				if i != 0 || ex.turn.outcome.Reason != qos.ReasonNoWorker {
+					t.Errorf("%d tokens: refused for %v", lengths[i], ex.turn.outcome.Reason)
+				}
+			default:
+				if i == 0 {
+					t.Error("it waits on for nobody")
+				}
+			}
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"math/bits"
 	"time"
 
 	"github.com/sluicegate/sluice/gateway/qos"
@@ -29,6 +30,7 @@ type servedBy struct {
 	model string
 	pools [qos.MaxPools]qos.PoolID
 	n     int
+	bits  int // of its length
 }
 
 // strand refuses those for whom no worker has been there for noWorkerRetry. The caller
@@ -58,12 +60,14 @@ func (t *turns) served(tn *turn) bool {
 	if pick.Only != 0 || len(pick.Exclude) > 0 {
 		return t.router.Serves(pick) == nil
 	}
-	key := servedBy{model: pick.Model, n: len(tn.entry.Pools)}
+	key := servedBy{model: pick.Model, n: len(tn.entry.Pools), bits: bits.Len(uint(pick.Length))}
 	copy(key.pools[:], tn.entry.Pools)
 	is, known := t.lonely.seen[key]
 	if !known {
-		is = t.router.Serves(pick) == nil
+		longest := *pick // who takes the longest of that many bits takes the others
+		longest.Length = 1<<key.bits - 1
+		is = t.router.Serves(&longest) == nil
 		t.lonely.seen[key] = is
 	}
-	return is
+	return is || pick.Length > 0 && t.router.Serves(pick) == nil
 }

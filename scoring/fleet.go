@@ -17,6 +17,17 @@ var ErrNoWorker = errors.New("no worker in the permitted pools serves the model"
 // all are not ready or excluded.
 var ErrNotReady = errors.New("no worker that serves the model is ready")
 
+// TooLong says that no worker of the permitted pools that serves the model has room for a
+// request of this Length, ready or not, by what they say themselves.
+type TooLong struct {
+	// Longest is the most tokens that one of them has room for.
+	Longest int
+}
+
+func (e *TooLong) Error() string {
+	return fmt.Sprintf("the longest context of the workers that serve the model is %d tokens", e.Longest)
+}
+
 // Fleet is the set of workers and everything known of them. Make it with
 // [NewFleet].
 //

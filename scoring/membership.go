@@ -47,6 +47,16 @@ func (f *Fleet) SetAdapters(id WorkerID, adapters []string) {
 	})
 }
 
+// SetContext says how many tokens a prompt and its answer can have together on the
+// worker; 0 is not known, as of a worker that has just been added.
+func (f *Fleet) SetContext(id WorkerID, tokens int) {
+	f.change(id, func(w *worker) bool {
+		was := w.context
+		w.context = max(0, tokens)
+		return was != w.context
+	})
+}
+
 // busyTrial reports whether the worker is on trial and has its one request. It
 // requires that the fleet's mu is held.
 func (w *worker) busyTrial() bool { return w.trial && w.inFlight() > 0 }
@@ -56,7 +66,7 @@ func (w *worker) busyTrial() bool { return w.trial && w.inFlight() > 0 }
 func (f *Fleet) addTrials(req *Request, s *scratch) {
 	s.trials = true
 	for _, w := range f.workers {
-		if w.ready && !w.retired && req.permits(w) && !slices.Contains(req.Exclude, w.id) {
+		if w.ready && !w.retired && req.permits(w) && req.fits(w) && !slices.Contains(req.Exclude, w.id) {
 			s.add(w, req, f.cfg.BlockSize)
 		}
 	}

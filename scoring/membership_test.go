@@ -142,3 +142,63 @@ func TestSetAdapters(t *testing.T) {
 		t.Errorf("unloaded: %v", err)
 	}
 }
+
+// TestContext: a request goes to workers that have room for its length, or that have not
+// said how much they have, and one that none could ever take is told apart from one that has
+// to come again.
+func TestContext(t *testing.T) {
+	f, ids := testFleet(t, 3)
+	f.SetContext(ids[0], 1000)
+	f.SetContext(ids[1], 4000)
+	f.SetContext(ids[2], 2000)
+	f.SetContext(999, 1)
+	ask := func(length int) *Request {
+		return &Request{Model: "m", Pools: []string{"p"}, Estimate: length, Length: length}
+	}
+	takes := func(length int, want ...WorkerID) {
+		t.Helper()
+		seen := make(map[WorkerID]bool)
+		for range 10 * len(ids) {
+			r, err := f.Pick(epoch, ask(length))
+			if err != nil {
+				t.Fatalf("%d tokens: %v", length, err)
+			}
+			seen[r.Worker().ID] = true // each takes its load, so that the next one is another
+		}
+		for _, id := range ids {
+			if seen[id] != slices.Contains(want, id) {
+				t.Errorf("%d tokens: at worker %d: %v", length, id, seen[id])
+			}
+		}
+		if err := f.Serves(ask(length)); err != nil {
+			t.Errorf("%d tokens: %v", length, err)
+		}
+	}
+	refused := func(length int, want error) {
+		t.Helper()
+		_, picked := f.Pick(epoch, ask(length))
+		for _, err := range []error{picked, f.Serves(ask(length))} {
+			if longest, ok := errors.AsType[*TooLong](err); ok != (want == nil) || ok && longest.Longest != 4000 || !ok && !errors.Is(err, want) {
+				t.Errorf("%d tokens: %v", length, err)
+			}
+		}
+	}
+	takes(0, ids...)
+	takes(1000, ids...)
+	takes(1001, ids[1], ids[2])
+	takes(4000, ids[1])
+	before := f.Stats()
+	refused(4001, nil)
+	if s := f.Stats(); s.TooLong != before.TooLong+1 || s.NoWorker != before.NoWorker || s.NotReady != before.NotReady {
+		t.Errorf("counted as %+v, after %+v", s, before)
+	}
+	f.SetReady(epoch, ids[1], false, "restarts")
+	refused(4000, ErrNotReady)
+	refused(4001, nil)
+	f.SetTrial(ids[2], true) // and has requests
+	takes(2000, ids[2])
+	f.SetContext(ids[1], 0) // the process that comes may have another
+	refused(4001, ErrNotReady)
+	f.SetReady(epoch, ids[1], true, "")
+	takes(1<<40, ids[1])
+}

@@ -113,7 +113,7 @@ func (h *Held) at(id WorkerID) held {
 // Prepare does what can be done for a request before it is offered: it finds out
 // who could take it, hashes its prompt and looks it up. req is read by each offer, so
 // it must stay as it is until Release, but that Exclude and Priority may be changed
-// between offers. now must be fresh. The error is [ErrNoWorker] or [ErrNotReady].
+// between offers. now must be fresh. The error is [ErrNoWorker], [ErrNotReady] or a [TooLong].
 func (f *Fleet) Prepare(now time.Time, req *Request) (*Prepared, error) {
 	p := f.prepared.Get().(*Prepared)
 	p.fleet, p.req = f, req
@@ -164,7 +164,7 @@ func (p *Prepared) unmatch() {
 // if that worker is open by the terms. Otherwise nothing is counted anywhere, the
 // reservation is nil and the refusal says what there was: the request does not go to
 // another worker that happens to be open. now must be fresh. The error is
-// [ErrNoWorker] or [ErrNotReady].
+// [ErrNoWorker], [ErrNotReady] or a [TooLong].
 //
 // A worker is open while a request waits there, for what is there already, no longer
 // than the terms' Bound, or than one step of the engine takes, so that a step can't

@@ -18,6 +18,9 @@ type Request struct {
 	// Estimate is the prompt's length in tokens where Tokens is not the whole of
 	// it. A lesser value than there are Tokens has no effect.
 	Estimate int
+	// Length is how many tokens a worker's context must have room for, as far as that is
+	// certain; 0 is any. See [Fleet.SetContext].
+	Length int
 	// Output is how many tokens the answer is expected to have, all texts of it
 	// together; 0 is none. Only offers with a bound go by it; see [Fleet.Offer].
 	Output int
@@ -54,8 +57,8 @@ const (
 // Pick chooses the worker with the least predicted cost, which is the request's
 // own TTFT plus the delay it causes others there; ties by fewest requests in
 // flight and then at random. It counts the request's load on it in the same
-// critical section. now must be fresh. The error is [ErrNoWorker] or
-// [ErrNotReady]. The caller must call Done on the reservation.
+// critical section. now must be fresh. The error is [ErrNoWorker], [ErrNotReady] or a
+// [TooLong]. The caller must call Done on the reservation.
 func (f *Fleet) Pick(now time.Time, req *Request) (*Reservation, error) {
 	p, err := f.Prepare(now, req)
 	if err != nil {
@@ -71,6 +74,9 @@ func (r *Request) permits(w *worker) bool {
 	return (r.Only == 0 || r.Only == w.id) && w.serves(r.Model) && slices.Contains(r.Pools, w.spec.Pool)
 }
 
+// fits reports whether the worker's context has room for the request, as far as known.
+func (r *Request) fits(w *worker) bool { return w.context == 0 || r.Length <= w.context }
+
 // gather finds the eligible workers, their views and the chains these are
 // matched with. all spares nobody.
 func (f *Fleet) gather(now time.Time, p *Prepared, all bool) error {
@@ -78,9 +84,13 @@ func (f *Fleet) gather(now time.Time, p *Prepared, all bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.reset()
-	serving, warm := false, 0
+	serving, warm, longest := false, 0, 0
 	for _, w := range f.workers {
 		if w.retired || !req.permits(w) {
+			continue
+		}
+		if !req.fits(w) {
+			longest = max(longest, w.context)
 			continue
 		}
 		serving = true
@@ -98,7 +108,7 @@ func (f *Fleet) gather(now time.Time, p *Prepared, all bool) error {
 		f.addTrials(req, s)
 	}
 	if len(s.candidates) == 0 {
-		return f.nobody(p, serving)
+		return f.nobody(p, serving, longest)
 	}
 	s.walk.reset(len(f.idx.taken))
 	f.soon.expire(now)
@@ -107,25 +117,34 @@ func (f *Fleet) gather(now time.Time, p *Prepared, all bool) error {
 }
 
 // Serves returns nil if a worker is ready that may take the request, however long that
-// would take, and else [ErrNotReady] or [ErrNoWorker]. It counts nothing.
+// would take, and else [ErrNotReady], [TooLong] or [ErrNoWorker]. It counts nothing.
 func (f *Fleet) Serves(req *Request) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	err := ErrNoWorker
+	serving, longest := false, 0
 	for _, w := range f.workers {
-		if w.retired || !req.permits(w) {
-			continue
-		}
-		if w.ready && !slices.Contains(req.Exclude, w.id) {
+		switch {
+		case w.retired || !req.permits(w):
+		case !req.fits(w):
+			longest = max(longest, w.context)
+		case w.ready && !slices.Contains(req.Exclude, w.id):
 			return nil
+		default:
+			serving = true
 		}
-		err = ErrNotReady
 	}
-	return err
+	switch {
+	case serving:
+		return ErrNotReady
+	case longest > 0:
+		return &TooLong{longest}
+	}
+	return ErrNoWorker
 }
 
-// nobody counts a request that nobody can take, once. It requires that f.mu is held.
-func (f *Fleet) nobody(p *Prepared, serving bool) error {
+// nobody counts a request that nobody can take, once. longest is the longest context of
+// those that are too short for it. It requires that f.mu is held.
+func (f *Fleet) nobody(p *Prepared, serving bool, longest int) error {
 	first := !p.counted
 	p.counted = true
 	if serving {
@@ -133,6 +152,12 @@ func (f *Fleet) nobody(p *Prepared, serving bool) error {
 			f.stats.NotReady++
 		}
 		return ErrNotReady
+	}
+	if longest > 0 {
+		if first {
+			f.stats.TooLong++
+		}
+		return &TooLong{longest}
 	}
 	if first {
 		f.stats.NoWorker++

@@ -21,6 +21,7 @@ func TestRoomIsTold(t *testing.T) {
 		"Fleet.SetReady":      func(f *Fleet, id WorkerID, _ *Reservation) { f.SetReady(later, other, true, "") },
 		"Fleet.SetTrial":      func(f *Fleet, id WorkerID, _ *Reservation) { f.SetTrial(id, true) },
 		"Fleet.SetAdapters":   func(f *Fleet, id WorkerID, _ *Reservation) { f.SetAdapters(id, []string{"tune"}) },
+		"Fleet.SetContext":    func(f *Fleet, id WorkerID, _ *Reservation) { f.SetContext(id, 4096) },
 		"Fleet.SetCapacity":   func(f *Fleet, id WorkerID, _ *Reservation) { f.SetCapacity(id, 16, 100) },
 		"Fleet.SetView":       func(f *Fleet, id WorkerID, _ *Reservation) { f.SetView(id, 0, ViewPartial) },
 		"Fleet.SetPriorities": func(f *Fleet, id WorkerID, _ *Reservation) { f.SetPriorities("p", true) },

@@ -135,7 +135,7 @@ func (r Reason) String() string {
 
 // Stats are a fleet's totals since it was made, and its present size.
 type Stats struct {
-	Picks, NoWorker, NotReady int64
+	Picks, NoWorker, NotReady, TooLong int64
 	// PromptTokens and CachedTokens sum over picks; unknown prompts count as
 	// their estimate and as not cached.
 	PromptTokens, CachedTokens int64

@@ -140,6 +140,9 @@ type worker struct {
 	// retired is set by Retire, trial by SetTrial.
 	retired, trial bool
 
+	// context is set by SetContext.
+	context int
+
 	// views holds one view for each rank heard of, rank 0 first and always.
 	views                  []*view
 	capacity, capacitySize int

@@ -329,6 +329,7 @@ func (c *stateCollector) collectFleet(ch chan<- prometheus.Metric) {
 	counter(ch, descPicks, float64(s.Picks), "picked")
 	counter(ch, descPicks, float64(s.NoWorker), "no_worker")
 	counter(ch, descPicks, float64(s.NotReady), "not_ready")
+	counter(ch, descPicks, float64(s.TooLong), "too_long")
 	counter(ch, descPromptTok, float64(s.PromptTokens))
 	counter(ch, descCachedTok, float64(s.CachedTokens))
 	if s.FirstTokens > 0 {

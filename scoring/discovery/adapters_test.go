@@ -94,3 +94,45 @@ func TestManyModels(t *testing.T) {
 		}
 	})
 }
+
+// TestContextOfWorkers: the fleet knows how long requests can be by what each worker lists
+// for its model, as long as its process runs.
+func TestContextOfWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startPark(t, nil)
+		w1, w2, w3 := at("w1", "10.0.0.1"), at("w2", "10.0.0.2"), at("w3", "10.0.0.3")
+		w1.Adapters = []Adapter{{Name: "tune"}}
+		lists := func(url, of string) {
+			p.engine(url).set(func(e *engine) {
+				e.bodies["/v1/models"] = `{"data":[{"id":"other","max_model_len":99},{"id":"tiny","max_model_len":` + of + `,"parent":null},{"id":"tune","max_model_len":null,"parent":"tiny"}]}`
+			})
+		}
+		lists(w1.URL, "4096")
+		lists(w2.URL, "8192")
+		lists(w3.URL, "null")
+		p.feed.list(w1, w2, w3)
+		p.states("w1=ready", "w2=ready", "w3=ready")
+		has := func(want ...int) {
+			t.Helper()
+			for i, s := range p.c.Snapshot() {
+				if s.Context != want[i] {
+					t.Errorf("%s has a context of %d, want %d", s.Name, s.Context, want[i])
+				}
+				worker := &scoring.Request{Model: "tiny", Pools: []string{"p"}, Only: s.ID}
+				for length, fits := range map[int]bool{want[i]: true, want[i] + 1: want[i] == 0} {
+					worker.Length = length
+					if _, long := errors.AsType[*scoring.TooLong](p.f.Serves(worker)); long == fits {
+						t.Errorf("the fleet says %v of %d tokens at %s", fits, length, s.Name)
+					}
+				}
+			}
+		}
+		has(4096, 8192, 0)
+		lists(w1.URL, "16384")
+		pass(66 * time.Second)
+		has(16384, 8192, 0)
+		p.engine(w2.URL).set(func(e *engine) { e.status["/health"] = 500 })
+		pass(10 * time.Second)
+		has(16384, 0, 0)
+	})
+}

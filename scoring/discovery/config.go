@@ -103,6 +103,7 @@ type Fleet interface {
 	ClearView(id scoring.WorkerID, rank int)
 	SetTrial(id scoring.WorkerID, on bool)
 	SetAdapters(id scoring.WorkerID, adapters []string)
+	SetContext(id scoring.WorkerID, tokens int)
 	Retire(id scoring.WorkerID, reason string)
 	InFlight(id scoring.WorkerID) int
 	Remove(id scoring.WorkerID)

@@ -49,6 +49,8 @@ type served struct {
 	ID string `json:"id"`
 	// Parent is the base model's name at a LoRA adapter, null otherwise.
 	Parent *string `json:"parent"`
+	// Context is null at an adapter.
+	Context *int `json:"max_model_len"`
 }
 
 // listModels asks what the worker serves.
@@ -116,6 +118,32 @@ func (m *member) takeModels(list []served, wrong string) {
 	m.status.Models = models
 	m.mu.Unlock()
 	m.setAdapters(adapters)
+	m.setContext(m.contextOf(list))
+}
+
+// contextOf is the longest context that the worker lists for what is configured of it: an
+// engine has one for all names of its model.
+func (m *member) contextOf(list []served) int {
+	longest := 0
+	wants := m.w.wants()
+	for _, e := range list {
+		if e.Context != nil && slices.Contains(wants, e.ID) {
+			longest = max(longest, *e.Context)
+		}
+	}
+	return longest
+}
+
+// setContext tells the fleet how long requests to the worker can be, if that has changed.
+func (m *member) setContext(tokens int) {
+	if tokens == m.context {
+		return
+	}
+	m.context = tokens
+	m.mu.Lock()
+	m.status.Context = tokens
+	m.mu.Unlock()
+	m.c.fleet.SetContext(m.id, tokens)
 }
 
 // setAdapters tells the fleet which adapters are loaded, if that has changed.

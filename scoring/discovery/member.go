@@ -57,6 +57,7 @@ type member struct {
 	learnedAt time.Time // zero: look again at the next passed check
 	announced []EventSource
 	adapters  []string // as last told to the fleet
+	context   int      // likewise
 	described string   // the version that offers is of
 	pathTries int      // how often the description has not come
 	capacity  [2]int
@@ -201,6 +202,7 @@ func (m *member) drop() {
 	}
 	m.announce(nil)
 	m.setAdapters(nil)
+	m.setContext(0)
 	m.setOffers(0)
 	m.asked.Store(false)
 	for _, r := range ranks {

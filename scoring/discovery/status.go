@@ -66,6 +66,9 @@ type Status struct {
 	Version  string   `json:"version,omitempty"`
 	Models   []string `json:"models,omitempty"`
 	Adapters []string `json:"adapters,omitempty"`
+	// Context is how many tokens a prompt and its answer can have together; 0 where it
+	// does not say.
+	Context int `json:"max_model_len,omitempty"`
 	// Endpoints are those of Config.Paths that it has routes for; none where it does
 	// not describe itself.
 	Endpoints []string `json:"endpoints,omitempty"`
