@@ -52,7 +52,7 @@ func (ex *exchange) left() {
 
 // TestTurnsUnderStress has 2,000 requests at a time wait for 64 workers that answer,
 // end and fail at random times, in virtual time. Each one gets its turn or leaves;
-// nothing waits beside room that nobody told of.
+// nothing waits beside room that nobody told of, and each is counted once.
 func TestTurnsUnderStress(t *testing.T) {
 	const clients, each, workers = 2000, 4, 64
 	for seed := range uint64(1) {
@@ -73,12 +73,13 @@ func TestTurnsUnderStress(t *testing.T) {
 			}
 			g := bareGateway(fleet, st)
 			var granted, left, retried atomic.Int64
+			var ways endings
 			var all sync.WaitGroup
 			for i := range clients {
 				all.Go(func() {
 					rng := rand.New(rand.NewPCG(seed, uint64(i)))
 					for range each {
-						playTurn(t, g, rng, &granted, &left, &retried)
+						ways.add(playTurn(t, g, rng, &granted, &left, &retried))
 					}
 				})
 			}
@@ -96,6 +97,7 @@ func TestTurnsUnderStress(t *testing.T) {
 			if n := granted.Load() + left.Load(); n != clients*each {
 				t.Errorf("%d requests have come to an end, want %d", n, clients*each)
 			}
+			ways.check(t, &s, clients*each)
 			if s.LateWakeups != 0 {
 				t.Errorf("%d late wake-ups", s.LateWakeups)
 			}
@@ -117,8 +119,45 @@ func TestTurnsUnderStress(t *testing.T) {
 	}
 }
 
+// endings counts how requests ended, by the words of QueueTurns and QueueReasons.
+type endings struct {
+	mu    sync.Mutex // protects count
+	count map[string]int64
+}
+
+func (e *endings) add(ex *exchange) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.count == nil {
+		e.count = make(map[string]int64)
+	}
+	e.count[ex.turn.way+ex.turn.reason]++ // of two it is one that nobody knows
+}
+
+// check: each of so many requests has ended in one known way, and those that the queue
+// counts itself add up.
+func (e *endings) check(t *testing.T, s *QueueState, all int64) {
+	sum := int64(0)
+	for _, way := range append(QueueTurns(), QueueReasons()...) {
+		sum += e.count[way]
+	}
+	if sum != all {
+		t.Errorf("%d of %d requests have ended in one way: %v", sum, all, e.count)
+	}
+	for i := range s.Classes {
+		c := &s.Classes[i]
+		ways := c.Granted + c.Left
+		for _, n := range c.Refused {
+			ways += n
+		}
+		if ways != c.Arrived {
+			t.Errorf("of class %s %d came to the queue, and %d ended: %+v", c.Name, c.Arrived, ways, c)
+		}
+	}
+}
+
 // playTurn is one client's request.
-func playTurn(t *testing.T, g *Gateway, rng *rand.Rand, granted, left, retried *atomic.Int64) {
+func playTurn(t *testing.T, g *Gateway, rng *rand.Rand, granted, left, retried *atomic.Int64) *exchange {
 	class := []string{"interactive", "standard", "batch"}[rng.IntN(3)]
 	pools := [][]string{{"a"}, {"b"}, {"c"}, {"a", "b"}, {"a", "b", "c"}}[rng.IntN(5)]
 	pick := scoring.Request{Model: "m", Pools: pools, Estimate: 200 + rng.IntN(6000)}
@@ -129,9 +168,14 @@ func playTurn(t *testing.T, g *Gateway, rng *rand.Rand, granted, left, retried *
 		}
 	}
 	ex := g.asks(class, fmt.Sprint("tenant ", rng.IntN(20)), pick)
+	defer ex.endTurn()
 	defer ex.left()
 	if rng.IntN(10) == 0 {
-		stop := time.AfterFunc(time.Duration(rng.IntN(3000))*time.Millisecond, ex.cut)
+		goes := ex.cut // the gateway shuts down
+		if rng.IntN(2) == 0 {
+			goes = ex.clientLeft
+		}
+		stop := time.AfterFunc(time.Duration(rng.IntN(100))*time.Millisecond, goes)
 		defer stop.Stop()
 	}
 	for {
@@ -141,8 +185,9 @@ func playTurn(t *testing.T, g *Gateway, rng *rand.Rand, granted, left, retried *
 				t.Errorf("refused: %v, %v", rej, rej.cause)
 			}
 			left.Add(1)
-			return
+			return ex
 		}
+		ex.turnTaken()
 		time.Sleep(time.Duration(10+rng.IntN(300)) * time.Millisecond)
 		if rng.IntN(50) == 0 && len(ex.pick.Exclude) < 3 { // the worker fails
 			ex.tries.last = &rejection{}
@@ -155,7 +200,7 @@ func playTurn(t *testing.T, g *Gateway, rng *rand.Rand, granted, left, retried *
 		time.Sleep(time.Duration(rng.IntN(2000)) * time.Millisecond)
 		ex.res.Done(time.Now(), scoring.Completed)
 		granted.Add(1)
-		return
+		return ex
 	}
 }
 

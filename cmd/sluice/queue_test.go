@@ -104,6 +104,52 @@ func TestSeriesOfClasses(t *testing.T) {
 	}
 }
 
+// However a request ends, it counts once among turns and refusals, as among what became of targets.
+func TestEachRequestEndsOnce(t *testing.T) {
+	tenants, err := chargeback.NewTenantMetrics(chargeback.MetricsConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg := prometheus.NewRegistry()
+	m := newMetrics(reg, tenants, newWorkerNames())
+	m.classes.inForce([]string{"fast"}, m.dropClass)
+	sum := func(name string) (total float64) {
+		all, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range all {
+			for _, series := range family.GetMetric() {
+				if family.GetName() == name {
+					total += series.GetCounter().GetValue() + float64(series.GetHistogram().GetSampleCount())
+				}
+			}
+		}
+		return total
+	}
+	ended, waited := 0.0, 0.0
+	ends := func(s gateway.Summary) {
+		t.Helper()
+		s.Row, s.Billable, s.Queued = &tenancy.Row{Class: "fast", Pool: "p", Status: 200}, true, true
+		m.Observe(&s)
+		ended++
+		if s.QueueTurn == gateway.TurnPassed || s.QueueTurn == gateway.TurnGranted {
+			waited++
+		}
+		turns, refusals := sum("sluice_queue_turns_total"), sum("sluice_queue_refusals_total")
+		if requests := sum("sluice_class_requests_total"); turns+refusals != ended || requests != ended || sum("sluice_queue_wait_seconds") != waited {
+			t.Errorf("after %q and %q: %v turns and %v refusals of %v requests, %v are counted by class and %v waits of %v",
+				s.QueueTurn, s.QueueRefused, turns, refusals, ended, requests, sum("sluice_queue_wait_seconds"), waited)
+		}
+	}
+	for _, turn := range gateway.QueueTurns() {
+		ends(gateway.Summary{QueueTurn: turn})
+	}
+	for _, reason := range gateway.QueueReasons() {
+		ends(gateway.Summary{QueueRefused: reason})
+	}
+}
+
 // aQueue is a state with a bit of everything: a pool that is contended, a class that is gone.
 func aQueue(now time.Time) *gateway.QueueState {
 	cfg := qos.DefaultConfig("fast", "slow")
