@@ -391,3 +391,36 @@ func FuzzParseWorkers(f *testing.F) {
 		}
 	})
 }
+
+// TestContextOverTheWholeStack: a prompt that no engine has room for is refused by what the
+// engines tell of themselves, although the configuration claims more, and reaches none.
+func TestContextOverTheWholeStack(t *testing.T) {
+	const context = 256
+	for _, queue := range []bool{true, false} {
+		t.Run(fmt.Sprintf("queue=%v", queue), func(t *testing.T) {
+			d, a := startStackOf(t, demoOptions{queue: queue, worker: func(w *simworker.Config) { w.MaxModelLen = context }})
+			ask := func(words int) (*http.Response, string) {
+				client := gatewaytest.Dial(t, a.public.Addr().String())
+				body := `{"model":"demo-chat","max_tokens":8,"messages":[{"role":"user","content":"` + strings.Repeat("river ", words) + `"}]}`
+				client.Send("POST", "/v1/chat/completions", body, "Authorization: Bearer "+d.keys["globex"])
+				return client.Answer()
+			}
+			if resp, text := ask(20); resp.StatusCode != 200 {
+				t.Fatalf("a short prompt: %d %s", resp.StatusCode, text)
+			}
+			resp, text := ask(2 * context)
+			if resp.StatusCode != 400 || !strings.Contains(text, `"code":"context_length_exceeded"`) || !strings.Contains(text, fmt.Sprintf("at most %d", context)) {
+				t.Fatalf("a long prompt: %d %s", resp.StatusCode, text)
+			}
+			soon(t, "the rows", stackPatience, func() bool { return len(rows(t, a)) == 2 })
+			for _, row := range rows(t, a) {
+				if long := row.Status == 400; long != (row.Attempts == 0) || long != (row.InputTokens == 0) {
+					t.Errorf("row %+v", row)
+				}
+			}
+			if text := metricsText(t, a); !strings.Contains(text, "\nsluice_route_picks_total{result=\"too_long\"} 1\n") {
+				t.Error("the pick is not counted")
+			}
+		})
+	}
+}
