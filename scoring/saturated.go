@@ -2,8 +2,9 @@ package scoring
 
 import "time"
 
-// A worker that said it has no room is left alone for shortSaturation, and twice as
-// long each further time until it answers a request, up to longSaturation.
+// A worker that said it has no room, or that fails and is the last of its pool, is left
+// alone for shortSaturation, and twice as long each further time until it answers a
+// request, up to longSaturation.
 const (
 	shortSaturation = 250 * time.Millisecond
 	longSaturation  = 5 * time.Second
@@ -36,8 +37,10 @@ func (s *saturation) left(now time.Time) float64 {
 	return max(0, s.until.Sub(now).Seconds())
 }
 
-// Saturated reports that a worker refused a request for want of room. It is taken to
-// have none for 250 ms, or twice the last time up to 5 s, until it answers one.
+// Saturated reports that a worker refused a request for want of room, or that it fails
+// requests and there is no other in its place. It is taken to have no room for 250 ms, or
+// twice the last time up to 5 s, until it answers one. Requests that can't wait ([Fleet.Pick])
+// go to it all the same where there is no other.
 func (f *Fleet) Saturated(now time.Time, id WorkerID) {
 	f.change(id, func(w *worker) bool {
 		w.saturation.refuse(now)

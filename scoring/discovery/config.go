@@ -102,6 +102,7 @@ type Fleet interface {
 	ObserveLoad(now time.Time, id scoring.WorkerID, l scoring.Load)
 	ClearView(id scoring.WorkerID, rank int)
 	SetTrial(id scoring.WorkerID, on bool)
+	Saturated(now time.Time, id scoring.WorkerID)
 	SetAdapters(id scoring.WorkerID, adapters []string)
 	SetContext(id scoring.WorkerID, tokens int)
 	Retire(id scoring.WorkerID, reason string)

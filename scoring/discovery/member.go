@@ -331,15 +331,20 @@ func (m *member) publishLocked(now time.Time) (lost bool) {
 }
 
 // requestFailed counts a failed request; spare says whether others can serve
-// while this worker is set aside.
+// while this worker is set aside. The last one stays, but is left alone for a moment:
+// what waits at the gateway would else run through it at the speed at which it fails.
 func (m *member) requestFailed(now time.Time, f scoring.Fault, principal, reason string, spare bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.status.Failures++
-	if m.health.requestFailed(now, f, principal, reason) && spare {
-		m.health.eject(now)
-		m.status.Ejections++
-		m.status.EjectedUntil = m.health.ejectedUntil
+	if m.health.requestFailed(now, f, principal, reason) {
+		if spare {
+			m.health.eject(now)
+			m.status.Ejections++
+			m.status.EjectedUntil = m.health.ejectedUntil
+		} else {
+			m.c.fleet.Saturated(now, m.id)
+		}
 	}
 	m.publishLocked(now)
 }
