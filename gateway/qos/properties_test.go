@@ -85,6 +85,51 @@ func TestShares(t *testing.T) {
 	})
 }
 
+// TestSharesOfTrueWork has answers cost another multiple of what was expected in each class,
+// which is known when they end. The share is of what they cost, whichever class was
+// misjudged, but for what is not known yet.
+func TestSharesOfTrueWork(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		times [3]int64 // what is true, in halves of what is expected
+	}{
+		{"all as expected", [3]int64{2, 2, 2}},
+		{"the urgent ones are longer", [3]int64{6, 2, 2}},
+		{"the urgent ones are shorter", [3]int64{1, 2, 2}},
+		{"its own are longer", [3]int64{2, 2, 6}},
+		{"its own are shorter", [3]int64{2, 2, 1}},
+		{"all are longer", [3]int64{6, 6, 6}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, 1, 10_000, func(cfg *qos.Config) {
+				patient(cfg)
+				cfg.Classes[0].Share, cfg.Classes[1].Share, cfg.Classes[2].Share = 0, 0.1, 0.15
+			}, "a")
+			rng := rand.New(rand.NewPCG(1, 0))
+			var got [3]int64
+			total, unknown := int64(0), int64(0)
+			w.outcome = func(o qos.Outcome) {
+				class, truly := o.Entry.Class, o.Work*c.times[o.Entry.Class]/2
+				got[class] += truly
+				total += truly
+				unknown = max(unknown, truly)
+				w.at(w.now.Sub(start)+300*time.Millisecond, func() { w.q.Settle(w.now, o.Entry, truly-o.Work) })
+			}
+			for _, class := range []string{"urgent", "plain", "batch"} {
+				w.keeps(6, class, class, func() *qos.Entry { return w.entry(class, class, 200+rng.Int64N(1800)) })
+			}
+			w.run(2 * time.Minute)
+			// A worker takes a second's work of 10,000 in 300 ms at most.
+			off := 4 * float64(unknown) / float64(total)
+			for i, share := range []float64{0.75, 0.1, 0.15} {
+				if part := float64(got[i]) / float64(total); part < share-off || part > share+off {
+					t.Errorf("class %d has %.4f of all work, its share is %.2f, give or take %.4f", i, part, share, off)
+				}
+			}
+		})
+	}
+}
+
 // TestNoBurstOfCredit has a class wait for a worker that is closed, after a giant entry of
 // it has come and left. When the worker is back it gets its share, and not all that it
 // could not get before.

@@ -42,7 +42,7 @@ type ClassResult struct {
 	Work  int64   `json:"work_tokens"`
 	Share float64 `json:"work_share"`
 	// Contended is the class's part of the work that was given out while it
-	// waited; 0 if it never did, and for tenants.
+	// waited, by the queue's account; 0 if it never did, and for tenants.
 	Contended float64 `json:"work_share_while_waiting"`
 	// Returned counts those that came after a refusal, and Welcome those of them
 	// that were not refused again.
@@ -97,9 +97,7 @@ func (m *sim) sumClasses(r *Result) {
 			continue
 		}
 		sum := t.result(names[c].Name, seconds, all)
-		if of := m.queue.contended[c]; of > 0 {
-			sum.Contended = float64(m.queue.got[c]) / float64(of)
-		}
+		sum.Contended = m.queue.contended(qos.ClassID(c))
 		r.Classes = append(r.Classes, sum)
 	}
 	for c := range names {

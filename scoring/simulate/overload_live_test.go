@@ -25,6 +25,9 @@ func livePrompts() Prefixed {
 // liveWork is the work of a request of that kind on average.
 const liveWork = (100+2000)/2.0 + placing.OutputCost*(64+512)/2.0
 
+// liveLargest is the most work of one.
+const liveLargest = 2000 + placing.OutputCost*512
+
 // liveMix is what twenty tenants ask for, so many times the capacity in all.
 func liveMix(times float64) Mix {
 	rate := liveCapacity / liveWork * times / 2
@@ -75,8 +78,10 @@ func TestOverloadAsLive(t *testing.T) {
 		if met := r.Classes[0].Met; met < 0.99 || len(r.Classes[0].Refused) > 0 {
 			t.Errorf("seed %d: %.3f of interactive requests met their target, want 0.99; refused were %v", seed, met, r.Classes[0].Refused)
 		}
-		if batch := r.Classes[2].Contended; batch < 0.15*0.9 {
-			t.Errorf("seed %d: batch had %.3f of the work while it waited, its share is 0.15", seed, batch)
+		// One entry can be owed to it at the end.
+		least := 0.15 - liveLargest/(liveCapacity*(*overloadTime-overloadWarmup()).Seconds())
+		if batch := r.Classes[2].Contended; batch < least {
+			t.Errorf("seed %d: batch had %.4f of the work while it waited, its share is 0.15, less an entry %.4f", seed, batch, least)
 		}
 		if r.Preemptions > int64(len(r.Samples)/50) {
 			t.Errorf("seed %d: workers took back %d running requests of %d", seed, r.Preemptions, len(r.Samples))

@@ -22,11 +22,9 @@ type queue struct {
 	// said of them.
 	answers []map[int]answers
 	refused []Refused
-	// waits counts the entries of each class, got and contended the work that was
-	// given to it, and to all, while it waited, from the end of the warm-up on and
-	// as long as requests come.
-	waits          []int
-	got, contended []int64
+	// begins and ends are what the queue had counted when the warm-up was over, and when
+	// no more requests were to come.
+	begins, ends *qos.Stats
 }
 
 // answers are the lengths of some answers, by which the next one's is told.
@@ -64,8 +62,6 @@ func (q *queue) expect(r *Request) int64 {
 func newQueue(m *sim) (*queue, error) {
 	q := &queue{
 		sim: m, cost: placing.Cost, dirty: make([]bool, len(m.pools)), answers: make([]map[int]answers, max(1, len(m.plan.Tenants))),
-		waits: make([]int, len(m.cfg.QoS.Classes)),
-		got:   make([]int64, len(m.cfg.QoS.Classes)), contended: make([]int64, len(m.cfg.QoS.Classes)),
 	}
 	var err error
 	if q.Queue, err = qos.New(*m.cfg.QoS, m.pools); err != nil {
@@ -120,7 +116,6 @@ func (q *queue) arrive(c *call) {
 		return
 	}
 	e.Work, e.Own = c.Costs(met.Work), placing.Own(&met)
-	q.waits[e.Class]++
 	q.out = q.Admit(now, e, q, q.out[:0])
 	q.take()
 }
@@ -162,28 +157,45 @@ func (q *queue) take() {
 		o := &q.out[i]
 		c := o.Entry.Payload.(*call)
 		if o.State == qos.Granted {
-			q.count(o)
 			c.charged = o.Work
 			q.sim.dispatch(c)
 		}
-		q.waits[o.Entry.Class]--
 		if o.State == qos.Refused {
 			q.refuse(c, o)
 		}
 	}
 }
 
-// count adds up who got what while whom waited.
-func (q *queue) count(o *qos.Outcome) {
-	if !q.sim.measures(q.sim.now) {
-		return
+// mark notes what the queue has counted when the time begins that is measured, and when it
+// ends.
+func (q *queue) mark(begins bool) {
+	is := new(qos.Stats)
+	q.Stats(q.sim.clock(), is)
+	if begins {
+		q.begins = is
+	} else {
+		q.ends = is
 	}
-	for class, n := range q.waits {
-		if n > 0 {
-			q.contended[class] += o.Work
+}
+
+// contended is a class's part of the work that went to its pools while it waited there,
+// by the queue's own account: as it was expected, and corrected when answers ended. 0:
+// it never waited.
+func (q *queue) contended(class qos.ClassID) float64 {
+	if q.begins == nil {
+		return 0
+	}
+	if q.ends == nil {
+		q.mark(false)
+	}
+	got, all := int64(0), int64(0)
+	for i := range q.ends.Bands {
+		if b := &q.ends.Bands[i]; b.Class == class {
+			got += b.Got - q.begins.Bands[i].Got
+			all += b.Contended - q.begins.Bands[i].Contended
 		}
 	}
-	q.got[o.Entry.Class] += o.Work
+	return float64(got) / max(1, float64(all))
 }
 
 // refuse sends a client away, who may come again.

@@ -250,6 +250,12 @@ func (m *sim) arrive(i int) {
 	delete(m.returns, i)
 	if i == m.cfg.Warmup && c.returns == 0 {
 		m.from = m.now
+		if m.queue != nil {
+			m.queue.mark(true)
+		}
+	}
+	if m.queue != nil && m.queue.ends == nil && m.now >= m.until {
+		m.queue.mark(false)
 	}
 	m.prompt = append(m.prompt[:0], c.before...)
 	for _, s := range m.plan.Requests[i].Prompt {
