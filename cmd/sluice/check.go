@@ -242,7 +242,7 @@ type queuedClass struct {
 // queue says whether requests wait, and of which classes.
 func (c *checker) queue(cfg *Config) {
 	queue := cfg.QoS.queue(cfg.Policy.Classes)
-	report := &queueReport{On: cfg.QoS.given(), Classes: []queuedClass{}}
+	report := &queueReport{On: cfg.QoS.Enabled, Classes: []queuedClass{}}
 	var targets []string
 	for i := range queue.Classes {
 		class := &queue.Classes[i]
@@ -253,7 +253,7 @@ func (c *checker) queue(cfg *Config) {
 		report.MaxRequests, report.MaxBytes = queue.MaxEntries, queue.MaxBytes
 		c.print("queue on: at most %s of %s wait; targets of %s\n", count(queue.MaxEntries, "request"), ByteSize(queue.MaxBytes), strings.Join(targets, ", "))
 	} else {
-		c.print("queue off, there is no qos section: requests go to workers at once; targets of %s\n", strings.Join(targets, ", "))
+		c.print("queue off, qos.enabled is false: requests go to workers at once; targets of %s\n", strings.Join(targets, ", "))
 	}
 	c.report.Queue = report
 }

@@ -33,9 +33,6 @@ type filePosition struct{ line, column int }
 // defaulter is an element of a list or mapping that has defaults of its own, set before its keys are decoded.
 type defaulter interface{ setDefaults() }
 
-// section is a mapping that is told when it is in the file, whatever it holds.
-type section interface{ begin() }
-
 var (
 	durationType = reflect.TypeFor[time.Duration]()
 	byteSizeType = reflect.TypeFor[ByteSize]()
@@ -181,9 +178,6 @@ func (d *yamlDecoder) structure(node ast.Node, path string, v reflect.Value) {
 	entries, ok := d.mapping(node, path)
 	if !ok {
 		return
-	}
-	if s, ok := reflect.TypeAssert[section](v.Addr()); ok {
-		s.begin()
 	}
 	fields, names := fieldsOf(v)
 	for _, e := range entries {

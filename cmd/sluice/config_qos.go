@@ -14,6 +14,7 @@ import (
 
 // QoSConfig says what the classes of policy.classes mean while there is more work than workers.
 type QoSConfig struct {
+	Enabled     bool                      `yaml:"enabled"`     // requests wait for workers here, and not at them
 	Classes     map[string]QoSClassConfig `yaml:"classes"`     // by name; a class that is not there has the defaults of its place
 	MaxRequests int                       `yaml:"maxRequests"` // that wait, of all classes
 	MaxBytes    ByteSize                  `yaml:"maxBytes"`    // that those take
@@ -44,14 +45,8 @@ func (c *QoSClassConfig) setDefaults() {
 
 func defaultQoS() QoSConfig {
 	q := qos.DefaultConfig()
-	return QoSConfig{MaxRequests: q.MaxEntries, MaxBytes: ByteSize(q.MaxBytes)}
+	return QoSConfig{Enabled: true, MaxRequests: q.MaxEntries, MaxBytes: ByteSize(q.MaxBytes)}
 }
-
-// begin notes that the file has the section.
-func (c *QoSConfig) begin() { c.Classes = make(map[string]QoSClassConfig) }
-
-// given reports whether the file has the section: only then there is a queue.
-func (c *QoSConfig) given() bool { return c.Classes != nil }
 
 // queue returns the queue's configuration for classes of these names, most urgent first.
 func (c *QoSConfig) queue(names []string) qos.Config {
@@ -173,6 +168,24 @@ func (v *validator) shares(classes []qos.Class) {
 // qosWarnings tells of what is allowed and can't be meant.
 func (v *validator) qosWarnings(classes []qos.Class) {
 	c := &v.cfg.QoS
+	if !c.Enabled {
+		if len(c.Classes) > 0 {
+			v.warnf("qos.enabled", "is false: of qos.classes only the targets say something, as what goodput is measured by")
+		}
+		return
+	}
+	for i := range v.cfg.Models {
+		name := v.cfg.Models[i].Name
+		serve := 0
+		for j := range v.cfg.Pools {
+			if p := &v.cfg.Pools[j]; slices.Contains(p.Models, name) || slices.Contains(p.Adapters, name) {
+				serve++
+			}
+		}
+		if serve > qos.MaxPools {
+			v.warnf(fmt.Sprintf("models[%d].name", i), "%d pools serve %q; a request goes to one of the first %d of those that it may use", serve, name, qos.MaxPools)
+		}
+	}
 	scheduling := slices.ContainsFunc(v.cfg.Pools, func(p PoolConfig) bool { return p.PriorityScheduling })
 	prior := v.cfg.Scoring.Prior
 	step := prior.Base + time.Duration(float64(prior.PerKilo)*float64(v.cfg.Scoring.BatchTokens)/1000)

@@ -61,22 +61,50 @@ func TestClassesOfAQueue(t *testing.T) {
 	}
 }
 
-// A section that says what the defaults are anyway is a section: there is a queue.
-func TestQueueIsGiven(t *testing.T) {
+// There is a queue unless the section says that there is none.
+func TestQueueIsOn(t *testing.T) {
 	data, err := os.ReadFile("testdata/config/minimal.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for more, want := range map[string]bool{
-		"": false, "qos:": false, "qos: {}": true, "qos: { classes: }": true, "qos: { classes: {} }": true,
-		"qos: { maxRequests: 100000 }": true, "qos: { maxBytes: 256MiB }": true, "qos: { classes: { batch: } }": true,
+		"": true, "qos:": true, "qos: {}": true, "qos: { classes: }": true, "qos: { maxRequests: 10 }": true, "qos: { classes: { batch: } }": true,
+		"qos: { enabled: true }": true, "qos: { enabled: false }": false, "qos: { enabled: false, maxRequests: 10 }": false,
 	} {
-		cfg, _, err := parseConfig("testdata/config/x.yaml", append(slices.Clone(data), more...))
+		cfg, warnings, err := parseConfig("testdata/config/x.yaml", append(slices.Clone(data), more...))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cfg.QoS.given() != want {
-			t.Errorf("%q: a queue: %v", more, cfg.QoS.given())
+		if cfg.QoS.Enabled != want {
+			t.Errorf("%q: a queue: %v", more, cfg.QoS.Enabled)
+		}
+		if i := slices.IndexFunc(warnings, func(w Issue) bool { return strings.HasPrefix(w.Path, "qos") }); i >= 0 {
+			t.Errorf("%q: %v", more, warnings[i])
+		}
+	}
+	_, warnings, err := parseConfig("testdata/config/x.yaml", append(slices.Clone(data), "qos: { enabled: false, classes: { batch: { maxQueue: 3 } } }"...))
+	if err != nil || !slices.ContainsFunc(warnings, func(w Issue) bool { return w.Path == "qos.enabled" }) {
+		t.Errorf("a bound without a queue: %v %v", warnings, err)
+	}
+}
+
+// A model of more pools than a request can wait for is told of.
+func TestTooManyPools(t *testing.T) {
+	data, err := os.ReadFile("testdata/config/minimal.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range map[int]bool{qos.MaxPools: false, qos.MaxPools + 1: true} { // with the one that is there
+		var pools strings.Builder
+		for i := range n - 1 {
+			fmt.Fprintf(&pools, "  - { name: p%d, models: [tiny], cacheSalt: [\"*\"], workers: [{ name: x%d, url: \"http://127.0.0.1:%d\" }] }\n", i, i, 8200+i)
+		}
+		_, warnings, err := parseConfig("testdata/config/x.yaml", append(slices.Clone(data), pools.String()...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.ContainsFunc(warnings, func(w Issue) bool { return strings.Contains(w.Text, "pools serve") }); got != want {
+			t.Errorf("%d pools: warned: %v", n, got)
 		}
 	}
 }

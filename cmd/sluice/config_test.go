@@ -109,6 +109,7 @@ func TestLoadConfigFull(t *testing.T) {
 		},
 		CacheIsolation: CacheIsolationConfig{Default: "principal", KeyFile: in("cache.key")},
 		QoS: QoSConfig{
+			Enabled: true,
 			Classes: map[string]QoSClassConfig{
 				"fast": {Target: 500 * time.Millisecond, MaxWait: 5 * time.Second, Bound: 600 * time.Millisecond, MaxQueue: 100, KeepAlive: true},
 				"slow": {Target: byPlace, MaxWait: byPlace, Bound: byPlace, Share: 0.25, Preemptible: true, WorkerPriority: 10},

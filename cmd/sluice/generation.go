@@ -95,7 +95,7 @@ func (l *lasting) generation(cfg *Config, old *generation, now time.Time) (*gene
 		CacheKey: docs.cacheKey, Generation: number,
 	}
 	queue := cfg.QoS.queue(cfg.Policy.Classes)
-	if cfg.QoS.given() {
+	if cfg.QoS.Enabled {
 		g.state.Queue = queue
 	}
 	g.state.Targets = make(map[string]time.Duration, len(queue.Classes))

@@ -238,8 +238,8 @@ func TestQueuePage(t *testing.T) {
 	}
 }
 
-// A gateway without a `qos` section has no queue; a reload gives it one, and another changes its classes: the
-// page and the metrics follow, and what is gone has no series.
+// A gateway has a queue unless its configuration says otherwise; a reload takes it away, gives it back and changes its
+// classes: the page and the metrics follow, and what is gone has no series.
 func TestReloadedQueue(t *testing.T) {
 	r := startReloading(t, unwatched)
 	page := func() (p queuePage) {
@@ -274,9 +274,16 @@ func TestReloadedQueue(t *testing.T) {
 	}
 	file := filepath.Join(r.d.dir, "sluice.yaml")
 	ask()
-	if page().Queued {
-		t.Error("there is a queue without a qos section")
+	if p := page(); !p.Queued || p.MaxRequests != 100_000 || class("interactive").Target != 2_000 {
+		t.Errorf("without a qos section /debug/queue has %+v", p)
 	}
+	editConfig(r.d.dir, "qos: { enabled: false }\n")
+	reload()
+	ask()
+	if page().Queued {
+		t.Error("there is a queue although it is not enabled")
+	}
+	edit(t, file, "qos: { enabled: false }\n", "")
 	editConfig(r.d.dir, "qos: { maxRequests: 70, classes: { batch: { target: 30s, share: 0.2 } } }\n")
 	reload()
 	ask()
@@ -311,10 +318,10 @@ func TestReloadedQueue(t *testing.T) {
 	if n := page().MaxRequests; n != 100_000 {
 		t.Errorf("at most %d requests wait", n)
 	}
-	edit(t, file, "qos: { classes: { batch: { target: 40s } } }", "")
+	edit(t, file, "classes: { batch: { target: 40s } }", "enabled: false")
 	reload()
 	ask()
 	if page().Queued {
-		t.Error("/debug/queue has a queue after its section was taken away")
+		t.Error("/debug/queue has a queue after it was taken away")
 	}
 }

@@ -398,7 +398,7 @@ func TestContextOverTheWholeStack(t *testing.T) {
 	const context = 256
 	for _, queue := range []bool{true, false} {
 		t.Run(fmt.Sprintf("queue=%v", queue), func(t *testing.T) {
-			d, a := startStackOf(t, demoOptions{queue: queue, worker: func(w *simworker.Config) { w.MaxModelLen = context }})
+			d, a := startStackOf(t, demoOptions{worker: func(w *simworker.Config) { w.MaxModelLen = context }}, func(c *Config) { c.QoS.Enabled = queue })
 			ask := func(words int) (*http.Response, string) {
 				client := gatewaytest.Dial(t, a.public.Addr().String())
 				body := `{"model":"demo-chat","max_tokens":8,"messages":[{"role":"user","content":"` + strings.Repeat("river ", words) + `"}]}`

@@ -161,7 +161,9 @@ class Bench:
         logs.mkdir(parents=True)
         workers = Workers(self.args.sluice, run["scale"], run["rep"], logs)
         try:
-            gateway = Gateway(self.args, strategy, self.more, workers.urls, logs)
+            # The others are ways to route; the queue is part of what the gateway does by itself.
+            more = self.more if strategy == "ttft" or "qos:" in self.more else self.more + "qos: { enabled: false }\n"
+            gateway = Gateway(self.args, strategy, more, workers.urls, logs)
             with open(logs / "gateway.log", "w") as log:
                 process = subprocess.Popen(gateway.command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
             try:

@@ -67,7 +67,7 @@ func parsePlan(args []string) (*plan, error) {
 	fs.DurationVar(&p.flood, "flood", 5*time.Minute, "measured time of the runs with and without the flood")
 	fs.Uint64Var(&p.seed, "seed", 1, "seed of the requests")
 	runs := fs.String("runs", strings.Join(allRuns, ","), "what to measure")
-	qos := fs.String("qos", "", "file with the gateway's qos section, in place of the benchmark's own; /dev/null: none")
+	qos := fs.String("qos", "", "file with the gateway's qos section, in place of the benchmark's own; one with qos: { enabled: false } for none")
 	if err := fs.Parse(args); err != nil {
 		return nil, err
 	}
