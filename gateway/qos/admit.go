@@ -58,7 +58,7 @@ func (q *Queue) Admit(now time.Time, e *Entry, p Placer, out []Outcome) []Outcom
 	if q.full(e) {
 		var ok bool
 		if out, ok = q.makeRoom(now, e, out); !ok {
-			return q.refuse(now, e, ReasonFull, q.drain(now, e), out)
+			return q.refuse(now, e, ReasonFull, q.comeBack(now, e), out)
 		}
 	}
 	q.insert(now, e)
@@ -185,6 +185,10 @@ func (q *Queue) insert(now time.Time, e *Entry) {
 	if !e.state.charged {
 		q.seq++
 		e.state.seq = q.seq
+		for _, id := range e.Pools {
+			f := q.pools[id].bands[e.Class].flows[e.Tenant]
+			e.state.promised = e.state.promised || f != nil && q.overloaded(now, f)
+		}
 		q.arrives(now, e, e.Work)
 	}
 	e.state.links = slices.Grow(e.state.links[:0], len(e.Pools))[:len(e.Pools)]

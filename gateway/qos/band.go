@@ -36,6 +36,7 @@ type band struct {
 	flows map[string]*flow
 	ready heap[*flow]   // those that have entries which do not rest
 	again heap[ordered] // entries that are tried again come first
+	lines []*flow       // those that have something waiting or were told to come again
 
 	waiting int
 	work    float64
@@ -154,6 +155,7 @@ func (q *Queue) enter(now time.Time, b *band, r ref) {
 	r.link().flow = f
 	f.waiting++
 	f.work += e.part()
+	f.queued()
 	f.put(r)
 }
 
@@ -197,6 +199,7 @@ func (q *Queue) leave(now time.Time, r ref) {
 		f.settle()
 		return
 	}
+	f.queued()
 	f.work, f.missed, f.at = 0, 0, now
 	b.weights -= f.weight
 	if b.active--; b.active == 0 {
@@ -222,6 +225,15 @@ func (r ref) rest(slack int64) {
 	}
 	l.rests = true
 	l.band.pool.resting.push(r)
+}
+
+// settle lets an entry that goes on resting count for nothing any more.
+func (r ref) settle() {
+	if l := r.link(); l.flow != nil {
+		l.flow.aside -= l.aside
+		l.aside = 0
+		l.flow.settle()
+	}
 }
 
 // rise lets an entry be looked at again. What its tenant falls behind by meanwhile is

@@ -23,6 +23,9 @@ type booking struct {
 	due  time.Time
 	end  time.Time
 	at   int // its place in Queue.bookings
+	// waited says that its client had waited in vain, or given way: whether it comes says
+	// nothing of those that were refused at once.
+	waited bool
 }
 
 type bookingKey struct {
@@ -56,16 +59,17 @@ func (q *Queue) bookingOf(e *Entry) *booking {
 }
 
 // book keeps room for an entry that was refused, where its tenant may have one more.
-func (q *Queue) book(now time.Time, f *flow, e *Entry, retry time.Duration) {
+func (q *Queue) book(now time.Time, f *flow, e *Entry, retry time.Duration, waited bool) {
 	own := q.bookers[e.Tenant]
 	left := maxBookings - len(q.bookings) + own
-	if e.Key == 0 || left < 1 || own > 0 && float64(own+1) > q.cfg.MaxTenantShare*float64(left) {
+	if e.Key == 0 || q.booked[bookingKey{f, e.Key}] != nil || left < 1 || own > 0 && float64(own+1) > q.cfg.MaxTenantShare*float64(left) {
 		return
 	}
 	q.bookers[e.Tenant]++
-	k := &booking{key: bookingKey{f, e.Key}, work: float64(e.Work), due: now.Add(retry)}
+	k := &booking{key: bookingKey{f, e.Key}, work: float64(e.Work), due: now.Add(retry), waited: waited}
 	k.end = k.due.Add(max(leastGrace, retry/5))
 	f.bookings++
+	f.queued()
 	f.books(k.work)
 	q.booked[k.key] = k
 	q.bookings.push(k)
@@ -79,13 +83,16 @@ func (f *flow) books(work float64) {
 // unbook ends a booking; came says whether its client came.
 func (q *Queue) unbook(k *booking, came bool) {
 	f := k.key.flow
-	f.shows -= showing * f.shows
-	if came {
-		f.shows += showing
+	if !k.waited {
+		f.shows -= showing * f.shows
+		if came {
+			f.shows += showing
+		}
 	}
 	f.books(-k.work)
 	if f.bookings--; f.bookings == 0 {
 		f.books(-f.booked)
+		f.queued()
 	}
 	if q.bookers[f.tenant]--; q.bookers[f.tenant] == 0 {
 		delete(q.bookers, f.tenant)

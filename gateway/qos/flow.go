@@ -31,9 +31,12 @@ type flow struct {
 	booked   float64
 	bookings int
 	shows    float64
-	// refusing says that arrivals are refused by forecast, overloaded that entries have
-	// waited in vain: more comes than can be served, and for long.
-	refusing, overloaded bool
+	// refusing says that arrivals are refused by forecast.
+	refusing bool
+	// strained is when the tenant last showed that more comes than can be served, and for
+	// long: an entry waited in vain, or, since one had, an arrival was refused.
+	strained time.Time
+	line     int // its place in band.lines; -1: it is not there
 
 	// What has nothing waiting is in a line, in the order in which it came there.
 	idle         bool
@@ -78,11 +81,17 @@ func faded(passed, lifetime time.Duration) float64 {
 func (f *flow) first(now time.Time) ref {
 	for len(f.timely) > 0 {
 		r := f.timely[0].ref
-		if !r.entry.misses(now) {
+		l := r.link()
+		if l.second || !r.entry.misses(now) {
 			return r
 		}
+		if r.entry.state.promised {
+			l.second = true
+			f.timely.fix(0)
+			continue
+		}
 		f.timely.remove(0)
-		r.link().late = true
+		l.late = true
 		f.late.push(ordered{r})
 		f.missed += r.entry.part()
 		f.band.missed += r.entry.part()
@@ -90,8 +99,34 @@ func (f *flow) first(now time.Time) ref {
 	return f.late[0].ref
 }
 
-// misses says that e misses its deadline even if it is placed now.
-func (e *Entry) misses(now time.Time) bool { return e.Deadline.Add(-e.Own).Before(now) }
+// misses says that e misses its deadline even if it is placed now. What was let in by what
+// its target allows keeps its place all the same: who keeps lines short by refusing need not
+// let anybody wait in vain.
+func (e *Entry) misses(now time.Time) bool {
+	return e.Deadline.Add(-e.Own).Before(now)
+}
+
+// overloaded says whether more of the tenant comes than can be served, and for long.
+func (q *Queue) overloaded(now time.Time, f *flow) bool {
+	return !f.strained.IsZero() && now.Sub(f.strained) < q.classes[f.band.class].MaxWait
+}
+
+// queued says that the flow may have got something, or lost it, that forecasts count: what
+// waits or was told to come again.
+func (f *flow) queued() {
+	b := f.band
+	switch has := f.waiting > 0 || f.bookings > 0; {
+	case has && f.line < 0:
+		f.line = len(b.lines)
+		b.lines = append(b.lines, f)
+	case !has && f.line >= 0:
+		last := len(b.lines) - 1
+		b.lines[f.line] = b.lines[last]
+		b.lines[f.line].line = f.line
+		b.lines[last] = nil
+		b.lines, f.line = shrunk(b.lines[:last]), -1
+	}
+}
 
 // put takes an entry of the flow in among those that are ready.
 func (f *flow) put(r ref) {

@@ -60,7 +60,7 @@ func (q *Queue) waitAt(now time.Time, b *band, f *flow, e *Entry, booked bool) (
 			shares += q.classes[o.class].Share
 		}
 	}
-	ahead := b.ahead(now, f, e, booked, q.cfg.Memory)
+	ahead := q.ahead(now, b, f, e, booked)
 	seconds := math.Inf(1)
 	if share := q.classes[b.class].Share; share > 0 {
 		seconds = ahead / (share * rate)
@@ -77,44 +77,51 @@ func (q *Queue) waitAt(now time.Time, b *band, f *flow, e *Entry, booked bool) (
 const looked = 64
 
 // ahead is the work in a band that comes before an arrival: what its tenant has
-// waiting, and what each other one may have until they are level. Where a tenant is
-// overloaded, what misses its deadline does not count: it comes after the arrival.
-func (b *band) ahead(now time.Time, f *flow, e *Entry, booked bool, memory time.Duration) float64 {
-	all, own, level := b.work, 0.0, b.floor
+// waiting, and what each other one may have until they are level. What rests waits like the
+// rest of it. Others' entries have earlier deadlines, so theirs go first until they are ahead
+// by the slack; what they were told to send later goes first only where they are behind by
+// that. Where a tenant is overloaded, what was let in before it was and misses its deadline
+// does not count: it comes after the arrival.
+func (q *Queue) ahead(now time.Time, b *band, f *flow, e *Entry, booked bool) float64 {
+	own, level, slack := 0.0, b.floor, float64(q.cfg.Slack)
 	if f != nil {
-		own = f.work
 		if len(f.timely)+len(f.late) > 0 {
 			f.first(now) // moves those that have become late
 		}
-		if f.overloaded {
-			all -= b.missed
-			own -= f.missed
-		}
+		own = q.counted(now, f)
 		if booked {
-			all += b.booked * f.shows
 			own += f.booked * f.shows
 		}
-		level += f.ahead(now, memory)
+		level += f.ahead(now, q.cfg.Memory)
 	}
 	level += own / weight(e.Weight)
-	others, n := 0.0, min(len(b.ready), looked)
-	for _, g := range b.ready[:n] {
+	others, n := 0.0, min(len(b.lines), looked)
+	for i := range n {
+		g := b.lines[i*len(b.lines)/n]
 		if g == f {
 			continue
 		}
-		work := g.work
-		if g.overloaded {
-			work -= g.missed
-		}
+		lead := (level - b.floor - g.ahead(now, q.cfg.Memory)) * g.weight
+		work, coming := q.counted(now, g), g.booked*g.shows
 		if booked {
-			work += g.booked * g.shows
+			others += max(0, min(work+coming, lead+slack))
+			continue
 		}
-		others += max(0, min(work, (level-g.key())*g.weight))
+		work = max(0, min(work, lead+slack))
+		others += work + max(0, min(coming, lead-slack-work))
 	}
 	if n > 0 {
-		others *= float64(len(b.ready)) / float64(n)
+		others *= float64(len(b.lines)) / float64(n)
 	}
-	return max(0, min(all, own+others))
+	return max(0, own+others)
+}
+
+// counted is the work of a flow that waits and will be served.
+func (q *Queue) counted(now time.Time, f *flow) float64 {
+	if q.overloaded(now, f) {
+		return f.work - f.missed
+	}
+	return f.work
 }
 
 const (
@@ -122,19 +129,24 @@ const (
 	// where no booking says when.
 	leastRetry   = time.Second
 	longestDrain = time.Minute
+	// jitter is the most by which those are spread that are told the same.
+	jitter = time.Second
 )
 
-// limits are up to which part of what it may take at most an arrival is let in: one
-// of a tenant none of which was refused before, one of a tenant that is being refused,
-// and one that comes when it was told to.
-type limits struct{ fresh, refusing, booked float64 }
+// limits are up to which part of the longest wait an arrival is let in: one of a tenant none
+// of which was refused before, one of a tenant that is being refused, and one that comes when
+// it was told to. Such are told to come when the wait is the part aim.
+type limits struct{ fresh, refusing, booked, aim float64 }
 
-// An arrival may take as long as its class's MaxWait. Where its tenant is overloaded,
-// whose first token misses its target will not be served: those that still
-// can meet theirs come first, and there will always be such.
+// An arrival may take as long as its class's MaxWait. Where its tenant is overloaded, who is
+// let in is to meet its target. What comes then are those that were told to, one after the
+// other at the rate at which the pool takes work, and the line they find is short: between
+// aim and booked is what forecasts and comings may be off.
 var (
-	ofMaxWait = limits{1, 0.9, 1.2}
-	ofTarget  = limits{0.9, 0.8, 1}
+	ofMaxWait = limits{1, 0.9, 1.2, 1}
+	ofTarget  = limits{0.3, 0.25, 0.85, 0.2}
+	// ofStrangers is where nobody comes when told to: no room need be left for such.
+	ofStrangers = limits{fresh: 0.9, refusing: 0.8}
 )
 
 // refusesByForecast says whether an arrival is to be refused because its first token
@@ -150,12 +162,9 @@ func (q *Queue) refusesByForecast(now time.Time, e *Entry) (refused bool, f fore
 	if booked != nil {
 		booked.key.flow.books(booked.work)
 	}
-	if f.band == nil || f.total <= q.limit(e, f.flow, told) {
+	if f.band == nil || f.wait <= q.limit(now, e, f.flow, told) {
 		if f.flow != nil && !told {
 			f.flow.refusing = false
-			if f.flow.missed == 0 && f.total <= q.classes[e.Class].Target/2 {
-				f.flow.overloaded = false
-			}
 		}
 		if booked != nil {
 			q.unbook(booked, true)
@@ -170,28 +179,53 @@ func (q *Queue) refusesByForecast(now time.Time, e *Entry) (refused bool, f fore
 		f.band.refusedAt = now
 		return true, f, booked.due.Sub(now)
 	}
-	if booked != nil {
+	again := f
+	if booked != nil { // there is less room than was told: it comes after those that were told to come later
 		q.unbook(booked, true)
+		again = q.foresee(now, e, true)
 	}
 	flow := q.flow(f.band, e.Tenant)
+	flow.refusing, f.band.refusedAt = true, now
+	if q.overloaded(now, flow) {
+		flow.strained = now
+	}
+	return true, f, q.tell(now, flow, e, again, false)
+}
+
+// tell is when an entry that is refused may come again; room is kept for it. waited says that
+// it had been let in before.
+func (q *Queue) tell(now time.Time, flow *flow, e *Entry, f forecast, waited bool) time.Duration {
 	if flow.waiting == 0 && !flow.idle {
 		flow.at = now
 		q.sleep(flow)
 	}
-	flow.refusing, f.band.refusedAt = true, now
-	retry = max(f.total-q.limit(e, flow, true), leastRetry)
-	retry += time.Duration(float64(retry) * 0.1 * spread(e.Key))
-	q.book(now, flow, e, retry)
-	return true, f, retry
+	most, by := q.terms(now, e, flow)
+	retry := max(f.wait-time.Duration(by.aim*float64(most)), leastRetry)
+	retry += time.Duration(min(float64(retry)*0.1, float64(jitter)) * spread(e.Key))
+	q.book(now, flow, e, retry, waited)
+	return retry
 }
 
-// limit is up to which time to first token an arrival is let in.
-func (q *Queue) limit(e *Entry, f *flow, told bool) time.Duration {
+// terms are how long an arrival may wait at most in the queue, and which parts of that
+// count.
+func (q *Queue) terms(now time.Time, e *Entry, f *flow) (time.Duration, limits) {
 	c := &q.classes[e.Class]
 	most, by := c.MaxWait, ofMaxWait
-	if f != nil && f.overloaded {
-		most, by = min(c.MaxWait, max(e.Deadline.Sub(e.Arrived), e.Own)), ofTarget
+	if f != nil && q.overloaded(now, f) {
+		most, by = min(c.MaxWait, e.Deadline.Sub(e.Arrived)), ofTarget
+		by.fresh += (1 - f.shows) * (ofStrangers.fresh - by.fresh)
+		by.refusing += (1 - f.shows) * (ofStrangers.refusing - by.refusing)
 	}
+	most -= e.Own
+	if c.Bound < forever {
+		most -= c.Bound
+	}
+	return max(0, most), by
+}
+
+// limit is up to which wait in the queue an arrival is let in.
+func (q *Queue) limit(now time.Time, e *Entry, f *flow, told bool) time.Duration {
+	most, by := q.terms(now, e, f)
 	part := by.fresh
 	switch {
 	case told:
@@ -199,15 +233,25 @@ func (q *Queue) limit(e *Entry, f *flow, told bool) time.Duration {
 	case f != nil && f.refusing:
 		part = by.refusing
 	}
-	return time.Duration(part * float64(most))
+	return time.Duration(part*float64(most)) - max(0, now.Sub(e.Arrived))
 }
 
-// drain is when one that was refused for want of room, or has waited in vain, may come
-// again; 0: nothing is known.
+// drain is when one that was refused for want of room may come again; 0: nothing is
+// known.
 func (q *Queue) drain(now time.Time, e *Entry) time.Duration {
 	f := q.foresee(now, e, true)
 	if f.band == nil {
 		return 0
 	}
 	return min(max(f.wait, leastRetry), longestDrain)
+}
+
+// comeBack is when one may come again that has waited in vain, or gave way to another one, or
+// found the queue full; room is kept for it.
+func (q *Queue) comeBack(now time.Time, e *Entry) time.Duration {
+	f := q.foresee(now, e, true)
+	if f.band == nil {
+		return 0
+	}
+	return q.tell(now, q.flow(f.band, e.Tenant), e, f, true)
 }

@@ -6,9 +6,11 @@ import "time"
 type entryState struct {
 	state   State
 	charged bool
-	pool    PoolID // where it was charged
-	seq     int64
-	since   time.Time // it waits
+	// promised says that it was let in by what its target allows.
+	promised bool
+	pool     PoolID // where it was charged
+	seq      int64
+	since    time.Time // it waits
 	// forecast is of the first token, from arrival, when it came.
 	forecast time.Duration
 	expires  int // its place in Queue.expiry
@@ -30,8 +32,9 @@ type link struct {
 	// rests says that it is in pool.resting: it was looked at in vain.
 	rests bool
 	aside int64 // what it counts for meanwhile
-	// late says that it misses its deadline whatever happens.
-	late bool
+	// late says that it misses its deadline whatever happens; second that it does and
+	// has a second one.
+	late, second bool
 }
 
 // ref is an entry at its pool of this index.
@@ -45,11 +48,19 @@ func (r ref) link() *link { return &r.entry.state.links[r.index] }
 // moved notes where it is.
 func (r ref) moved(to int) { r.link().at = to }
 
+// due is the deadline that counts for the order.
+func (r ref) due() time.Time {
+	if e := r.entry; r.link().second {
+		return e.Deadline.Add(e.Deadline.Sub(e.Arrived))
+	}
+	return r.entry.Deadline
+}
+
 // timely are entries that can meet their deadlines: the earliest first.
 type timely struct{ ref }
 
 func (a timely) before(b timely) bool {
-	if d := a.entry.Deadline.Compare(b.entry.Deadline); d != 0 {
+	if d := a.due().Compare(b.due()); d != 0 {
 		return d < 0
 	}
 	return a.entry.state.seq < b.entry.state.seq

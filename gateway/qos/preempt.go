@@ -136,5 +136,5 @@ func (q *Queue) peer(e *Entry) *Entry {
 
 func (q *Queue) preempt(now time.Time, v *Entry, out []Outcome) []Outcome {
 	q.remove(now, v, Refused, AnyPool)
-	return q.refuse(now, v, ReasonPreempted, q.drain(now, v), out)
+	return q.refuse(now, v, ReasonPreempted, q.comeBack(now, v), out)
 }

@@ -252,11 +252,11 @@ func (q *Queue) Pump(now time.Time, p Placer, out []Outcome) []Outcome {
 		e := q.expiry[0].Entry
 		for i := range e.Pools {
 			if f := (ref{e, i}).link().flow; f != nil {
-				f.overloaded = true
+				f.strained = now
 			}
 		}
 		q.remove(now, e, Refused, AnyPool)
-		out = q.refuse(now, e, ReasonWaited, q.drain(now, e), out)
+		out = q.refuse(now, e, ReasonWaited, q.comeBack(now, e), out)
 	}
 	q.begin(p)
 	for _, pool := range q.pools {
@@ -300,6 +300,9 @@ func (q *Queue) pump(now time.Time, p *pool, placer Placer, out []Outcome) []Out
 			// Those behind have their turn soon.
 			p.behind = true
 			p.paced(len(out) > before)
+			for _, r := range failed[q.cfg.Tries/2:] { // else who has many waiting comes after who has few
+				r.settle()
+			}
 			clear(failed[q.cfg.Tries/2:])
 			failed = failed[:q.cfg.Tries/2]
 			break

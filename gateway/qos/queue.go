@@ -157,7 +157,7 @@ func (q *Queue) flow(b *band, tenant string) *flow {
 		f = new(flow)
 	}
 	*f = flow{
-		band: b, tenant: tenant, weight: 1, tag: b.floor, ready: -1,
+		band: b, tenant: tenant, weight: 1, tag: b.floor, ready: -1, line: -1,
 		timely: f.timely, late: f.late, shows: 1,
 	}
 	b.flows[tenant] = f
@@ -211,8 +211,8 @@ func (q *Queue) forget(now time.Time) {
 		if f == nil || q.idle <= maxIdle && f.ahead(now, q.cfg.Memory) > 0 {
 			return
 		}
-		if f.bookings > 0 {
-			q.sleep(f) // its clients are expected
+		if f.bookings > 0 || q.idle <= maxIdle && q.overloaded(now, f) {
+			q.sleep(f) // its clients are expected, or what is known of it is needed
 			continue
 		}
 		q.wake(f)

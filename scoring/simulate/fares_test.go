@@ -46,6 +46,16 @@ type played struct {
 // called after each thing that happens, if it is set.
 func play(t *testing.T, asked *Plan, seed uint64, change func(*Config, *Plan), tune func(*sim)) played {
 	t.Helper()
+	m := begin(t, asked, seed, change, tune)
+	for m.left > 0 {
+		m.step()
+	}
+	return played{m, asked}
+}
+
+// begin begins what play plays.
+func begin(t *testing.T, asked *Plan, seed uint64, change func(*Config, *Plan), tune func(*sim)) *sim {
+	t.Helper()
 	cfg := DefaultConfig()
 	cfg.Workers, cfg.Seed, cfg.QoS = 6, seed, overloadClasses()
 	cfg.Engine.Timing.Jitter = 0.05
@@ -66,10 +76,7 @@ func play(t *testing.T, asked *Plan, seed uint64, change func(*Config, *Plan), t
 		tune(m)
 	}
 	m.start()
-	for m.left > 0 {
-		m.step()
-	}
-	return played{m, asked}
+	return m
 }
 
 // preemptions is how often workers took running requests back.

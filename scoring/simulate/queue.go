@@ -157,7 +157,7 @@ func (q *queue) take() {
 		o := &q.out[i]
 		c := o.Entry.Payload.(*call)
 		if o.State == qos.Granted {
-			c.charged = o.Work
+			c.charged, c.forecast = o.Work, o.Forecast
 			q.sim.dispatch(c)
 		}
 		if o.State == qos.Refused {

@@ -37,6 +37,8 @@ type call struct {
 	output  int64
 	charged int64
 	before  []uint32
+	// forecast is what the queue forecast of its first token.
+	forecast time.Duration
 	// text is the conversation so far, kept when a later turn needs it.
 	text []uint32
 	keep bool
@@ -90,6 +92,9 @@ type Sample struct {
 	Return  int
 	Refused bool
 	Work    int64
+	// Forecast is the time to first token that the queue forecast when it came; 0: nobody
+	// waited.
+	Forecast time.Duration
 }
 
 // Run routes the plan under a strategy and reports how it went. The strategy
@@ -319,7 +324,7 @@ func (m *sim) dispatch(c *call) {
 	n.requests++
 	m.record[c.index] = Sample{
 		Worker: c.worker, Sent: c.sent, Predicted: c.res.Predicted(), Prompt: len(prompt), Output: output,
-		Queued: m.now - c.sent, Return: c.returns,
+		Queued: m.now - c.sent, Return: c.returns, Forecast: c.forecast,
 	}
 	if !n.busy {
 		m.beginStep(c.worker)

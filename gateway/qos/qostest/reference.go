@@ -32,10 +32,14 @@ type item struct {
 	seq     int64
 	since   time.Time
 	late    bool
-	rests   map[qos.PoolID]int64 // since which number; absent: it does not
-	aside   map[qos.PoolID]int64 // what it counts for while it rests
-	held    int64                // the look in which it held for a worker, at the pool best
-	best    qos.PoolID
+	// promised says that its tenant was overloaded at one of its pools when it came: where
+	// it misses its deadline it has a second one.
+	promised bool
+	second   bool
+	rests    map[qos.PoolID]int64 // since which number; absent: it does not
+	aside    map[qos.PoolID]int64 // what it counts for while it rests
+	held     int64                // the look in which it held for a worker, at the pool best
+	best     qos.PoolID
 }
 
 type pool struct {
@@ -61,6 +65,7 @@ type flow struct {
 	weight, tag float64
 	at          time.Time
 	since       int64
+	strained    time.Time // an entry waited in vain last
 }
 
 // NewReference returns a reference for as many pools.
@@ -135,6 +140,11 @@ func (q *Reference) Admit(now time.Time, e *qos.Entry, p qos.Placer, out []qos.O
 	}
 	q.seq++
 	i.seq = q.seq
+	for _, id := range e.Pools {
+		f := q.bands[id][e.Class].flows[e.Tenant]
+		wait := q.cfg.Classes[e.Class].MaxWait
+		i.promised = i.promised || f != nil && !f.strained.IsZero() && now.Sub(f.strained) < wait
+	}
 	q.insert(now, i)
 	q.looks++
 	p.Begin()
@@ -291,7 +301,9 @@ func (q *Reference) first(now time.Time, id qos.PoolID, c qos.ClassID) *item {
 		case i.charged:
 			again = append(again, i)
 		default:
-			i.late = i.late || i.Deadline.Add(-i.Own).Before(now)
+			misses := i.Deadline.Add(-i.Own).Before(now)
+			i.late = i.late || misses && !i.promised
+			i.second = i.second || misses && i.promised
 			tenants[i.Tenant] = append(tenants[i.Tenant], i)
 		}
 	}
@@ -328,7 +340,15 @@ func sooner(a, b *item) int {
 	case b.late:
 		return -1
 	}
-	return cmp.Or(a.Deadline.Compare(b.Deadline), cmp.Compare(a.seq, b.seq))
+	return cmp.Or(a.due().Compare(b.due()), cmp.Compare(a.seq, b.seq))
+}
+
+// due is the deadline that counts.
+func (i *item) due() time.Time {
+	if i.second {
+		return i.Deadline.Add(i.Deadline.Sub(i.Arrived))
+	}
+	return i.Deadline
 }
 
 func (q *Reference) grant(now time.Time, id qos.PoolID, i *item, owed bool, placed qos.Placement) qos.Outcome {

@@ -67,6 +67,11 @@ func (q *Reference) Pump(now time.Time, p qos.Placer, out []qos.Outcome) []qos.O
 		return cmp.Or(a.Until.Compare(b.Until), cmp.Compare(a.seq, b.seq))
 	}) {
 		if !i.Until.After(now) {
+			for _, id := range i.Pools {
+				if !i.charged {
+					q.bands[id][i.Class].flows[i.Tenant].strained = now
+				}
+			}
 			q.remove(now, i, qos.Refused, i.charged, qos.AnyPool)
 			out = append(out, qos.Outcome{
 				Entry: i.Entry, State: qos.Refused, Reason: qos.ReasonWaited, Waited: max(0, now.Sub(i.since)),
@@ -149,6 +154,9 @@ func (q *Reference) pump(now time.Time, id qos.PoolID, placer qos.Placer, out []
 		more := len(old) > 0 && wait <= q.cfg.Classes[0].Bound
 		if len(failed) == q.cfg.Tries && (i != nil || more) {
 			p.behind = true
+			for _, i := range failed[q.cfg.Tries/2:] { // those rest on
+				i.aside[id] = 0
+			}
 			failed = failed[:q.cfg.Tries/2]
 			break
 		}
