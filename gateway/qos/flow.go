@@ -77,7 +77,9 @@ func faded(passed, lifetime time.Duration) float64 {
 	return math.Exp(-n)
 }
 
-// first returns the entry of the flow that is first. There must be one.
+// first returns the entry of the flow that is first. There must be one. What misses its
+// deadline becomes late, but what was let in by what its target allows has a second one: who
+// keeps lines short by refusing need not let anybody wait in vain.
 func (f *flow) first(now time.Time) ref {
 	for len(f.timely) > 0 {
 		r := f.timely[0].ref
@@ -99,9 +101,7 @@ func (f *flow) first(now time.Time) ref {
 	return f.late[0].ref
 }
 
-// misses says that e misses its deadline even if it is placed now. What was let in by what
-// its target allows keeps its place all the same: who keeps lines short by refusing need not
-// let anybody wait in vain.
+// misses says that e misses its deadline even if it is placed now.
 func (e *Entry) misses(now time.Time) bool {
 	return e.Deadline.Add(-e.Own).Before(now)
 }

@@ -207,20 +207,19 @@ func (q *Queue) tell(now time.Time, flow *flow, e *Entry, f forecast, waited boo
 }
 
 // terms are how long an arrival may wait at most in the queue, and which parts of that
-// count.
+// count. Who would miss its target with nobody before it has no target to be let in by.
 func (q *Queue) terms(now time.Time, e *Entry, f *flow) (time.Duration, limits) {
 	c := &q.classes[e.Class]
-	most, by := c.MaxWait, ofMaxWait
-	if f != nil && q.overloaded(now, f) {
-		most, by = min(c.MaxWait, e.Deadline.Sub(e.Arrived)), ofTarget
+	most, by, after := c.MaxWait, ofMaxWait, e.Own
+	if c.Bound < forever {
+		after += c.Bound
+	}
+	if target := min(c.MaxWait, e.Deadline.Sub(e.Arrived)); f != nil && target > after && q.overloaded(now, f) {
+		most, by = target, ofTarget
 		by.fresh += (1 - f.shows) * (ofStrangers.fresh - by.fresh)
 		by.refusing += (1 - f.shows) * (ofStrangers.refusing - by.refusing)
 	}
-	most -= e.Own
-	if c.Bound < forever {
-		most -= c.Bound
-	}
-	return max(0, most), by
+	return max(0, most-after), by
 }
 
 // limit is up to which wait in the queue an arrival is let in.

@@ -116,6 +116,52 @@ func TestBookingsOfClientsThatStayAway(t *testing.T) {
 	}
 }
 
+// TestOverloadEnds has a tenant ask for twice of what a pool can take for a minute, and then
+// for a tenth, while batch always waits. Then nobody of it is refused, however long its
+// prompts take beside the target.
+func TestOverloadEnds(t *testing.T) {
+	const overload, calm, end = time.Minute, 150 * time.Second, 6 * time.Minute
+	for _, own := range []time.Duration{0, 4 * time.Second, 9 * time.Second} { // the target is 8 s
+		w := newWorld(t, 2, poolRate/2, nil, "a")
+		key, refused, granted, later := uint64(0), 0, 0, 0
+		var send func(key uint64)
+		send = func(key uint64) {
+			e := w.entry("plain", "x", 2000)
+			e.Own, e.Key = own, key
+			w.admit(e)
+		}
+		w.outcome = func(o qos.Outcome) {
+			if o.Entry.Tenant != "x" {
+				return
+			}
+			after := w.now.Sub(start) > calm
+			switch {
+			case o.State != qos.Granted:
+				refused++
+				if after {
+					later++
+				}
+				w.at(w.now.Add(o.RetryAfter.Truncate(time.Second)+time.Second).Sub(start), func() { send(o.Entry.Key) })
+			case after:
+				granted++
+			}
+		}
+		w.every(50*time.Millisecond, end, func() {
+			if w.q.Waiting() < 200 {
+				w.admit(w.entry("batch", "b", poolRate))
+			}
+			if now := w.now.Sub(start); now < overload || now%time.Second == 0 {
+				key++
+				send(key)
+			}
+		})
+		w.run(end)
+		if refused == later || granted < int((end-calm)/time.Second)*9/10 || later > 0 {
+			t.Errorf("prompts of %v: %d were refused, %d of them after the overload, and %d granted then", own, refused, later, granted)
+		}
+	}
+}
+
 // TestRefusesNobodyWhileOthersDoNotWait makes forecasts as bad as can be; nobody is
 // refused who finds nobody waiting.
 func TestRefusesNobodyWhileOthersDoNotWait(t *testing.T) {
