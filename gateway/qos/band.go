@@ -40,8 +40,6 @@ type band struct {
 
 	waiting int
 	work    float64
-	missed  float64 // of it, what misses its deadline
-	booked  float64 // work of those that were told to come again
 	weights float64 // of the flows that have something waiting
 	active  int     // these flows
 	// floor is where a flow begins: what those have had that are being served.
@@ -183,12 +181,11 @@ func (q *Queue) leave(now time.Time, r ref) {
 	}
 	b.work -= e.part()
 	if l.late {
-		b.missed -= e.part()
 		f.missed -= e.part()
 	}
 	b.sizes.remove(e.Work)
 	if b.waiting--; b.waiting == 0 {
-		b.work, b.missed, b.credit = 0, 0, 0
+		b.work, b.credit = 0, 0
 	}
 	b.cut(q.classes[b.class].Share)
 	if f == nil {

@@ -75,10 +75,7 @@ func (q *Queue) book(now time.Time, f *flow, e *Entry, retry time.Duration, wait
 	q.bookings.push(k)
 }
 
-func (f *flow) books(work float64) {
-	f.booked += work
-	f.band.booked += work
-}
+func (f *flow) books(work float64) { f.booked += work }
 
 // unbook ends a booking; came says whether its client came.
 func (q *Queue) unbook(k *booking, came bool) {

@@ -48,14 +48,14 @@ func (q *Queue) Check() error {
 			if l.rests {
 				b.resting++
 			}
-			if l.late {
-				b.missed += e.part()
-			}
 			bands[l.band] = b
 			if l.flow != nil {
 				f := flows[l.flow]
 				f.waiting++
 				f.work += e.part()
+				if l.late {
+					f.missed += e.part()
+				}
 				if l.rests {
 					f.resting += int(l.aside)
 				}
@@ -104,7 +104,7 @@ func (q *Queue) Check() error {
 			for tenant, f := range b.flows {
 				known++
 				fs := flows[f]
-				if f.waiting != fs.waiting || f.aside != int64(fs.resting) || !near(f.work, fs.work) ||
+				if f.waiting != fs.waiting || f.aside != int64(fs.resting) || !near(f.work, fs.work) || !near(f.missed, fs.missed) ||
 					f.idle != (f.waiting == 0) || f.tenant != tenant {
 					return fmt.Errorf("flow %s is %+v, counted %+v", tenant, f, fs)
 				}
@@ -115,9 +115,11 @@ func (q *Queue) Check() error {
 				if (f.ready >= 0) != (len(f.timely)+len(f.late) > 0) || f.ready >= 0 && b.ready[f.ready] != f {
 					return fmt.Errorf("flow %s is ready at %d with %d and %d", tenant, f.ready, len(f.timely), len(f.late))
 				}
+				if (f.line >= 0) != (f.waiting > 0 || f.bookings > 0) || f.line >= 0 && b.lines[f.line] != f {
+					return fmt.Errorf("flow %s is at %d of those that forecasts count, with %d that wait and %d told to come again", tenant, f.line, f.waiting, f.bookings)
+				}
 			}
-			if b.waiting != s.waiting || b.active != s.active || !near(b.work, s.work) ||
-				!near(b.missed, s.missed) || !near(b.weights, s.weights) {
+			if b.waiting != s.waiting || b.active != s.active || !near(b.work, s.work) || !near(b.weights, s.weights) {
 				return fmt.Errorf("band %d of pool %d is %+v, counted %+v", b.class, p.id, b, s)
 			}
 		}

@@ -96,7 +96,6 @@ func (f *flow) first(now time.Time) ref {
 		l.late = true
 		f.late.push(ordered{r})
 		f.missed += r.entry.part()
-		f.band.missed += r.entry.part()
 	}
 	return f.late[0].ref
 }
