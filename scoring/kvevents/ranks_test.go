@@ -55,6 +55,8 @@ func TestRanksOverSockets(t *testing.T) {
 	second.rankStep(1, chainEvent(nil, 1, 2, 3))
 	subFirst, stopFirst := follow(0, first)
 	subSecond, stopSecond := follow(1, second)
+	// The second rank's blocks alone would match as well.
+	eventually(t, "the first rank's blocks are known", func() bool { return subFirst.Stats().Next == 1 })
 	eventually(t, "the second rank's three blocks match", func() bool { return cached() == 6 })
 
 	second.rankStep(1, removeEvent(3))
