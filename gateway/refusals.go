@@ -21,7 +21,7 @@ func (r *refusals) add(tn *turn) {
 	r.ring[r.next] = QueueRefusal{
 		At: time.Now(), RequestID: tn.ex.requestID, Tenant: tn.entry.Tenant, Class: tn.class.Name, Reason: o.Reason,
 		Pools: tn.ex.pick.Pools, Work: tn.entry.Work, Waited: o.Waited, Forecast: o.Forecast, MaxWait: tn.class.MaxWait,
-		RetryAfter: comeAgain(o),
+		RetryAfter: o.Told(),
 	}
 	r.next = (r.next + 1) % len(r.ring)
 	r.n = min(r.n+1, len(r.ring))

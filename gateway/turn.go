@@ -22,8 +22,6 @@ const (
 	// turnBytes is what a request holds while it waits, beside its body and tokens:
 	// its exchange, its entry, its goroutine's stack and its client's connection.
 	turnBytes = 16 << 10
-	// defaultDrain is told to clients where nobody knows how long the queue takes.
-	defaultDrain = 5 * time.Second
 )
 
 // turn is a request as the queue has it. Its owner has it but while it waits; then
@@ -383,7 +381,7 @@ func (ex *exchange) settleTurn(c *charge, row *tenancy.Row) {
 func (ex *exchange) turnRefused(o *qos.Outcome) *rejection {
 	rej := &rejection{
 		status: fasthttp.StatusServiceUnavailable, kind: "server_error", code: codeOverloaded,
-		retryAfter: comeAgain(o), outcome: tenancy.OutcomeRejected,
+		retryAfter: o.Told(), outcome: tenancy.OutcomeRejected,
 		cause: errors.New("the queue refused it: " + o.Reason.String()),
 	}
 	switch o.Reason {
@@ -406,20 +404,6 @@ func (ex *exchange) turnRefused(o *qos.Outcome) *rejection {
 		}
 	}
 	return ex.unsent(o.Reason.String(), rej)
-}
-
-// comeAgain is after what time a client is told to come again that the queue has
-// refused. Who is refused for what is expected is told just that, however long it is.
-func comeAgain(o *qos.Outcome) time.Duration {
-	after := o.RetryAfter
-	switch {
-	case o.Reason == qos.ReasonForecast || o.Reason == qos.ReasonPreempted:
-	case after <= 0:
-		after = defaultDrain
-	default:
-		after = min(after, time.Minute)
-	}
-	return max(after, time.Second)
 }
 
 // beatsQueued reports whether a stream gets keep-alive comments while it waits.

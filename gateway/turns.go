@@ -48,7 +48,8 @@ type turns struct {
 	queue   *qos.Queue // nil until a generation has classes
 	epoch   int        // counts queues
 	placer  placer
-	armed   time.Time // when the goroutine looks again
+	armed   time.Time     // when the goroutine looks again
+	belt    time.Duration // beltEvery; tests of what is told alone have more
 	out     []qos.Outcome
 	members map[*turn]struct{}
 	refused refusals
@@ -112,6 +113,7 @@ func startTurns(router Router, st *State, log *slog.Logger) *turns {
 	t := &turns{
 		router: router, log: log, wake: make(chan struct{}, 1), notes: make(chan note, maxNotes),
 		members: make(map[*turn]struct{}), suspects: make(map[string]suspect), ended: make(chan struct{}),
+		belt:  beltEvery,
 		epoch: 1, // that of no request which no queue knows
 	}
 	t.placer.Fleet = router
@@ -259,13 +261,16 @@ func (t *turns) round(unasked bool) (next time.Duration) {
 			t.queue.Dirty(p.id)
 		}
 	}
-	t.out = t.queue.Pump(now, &t.placer, t.out[:0])
+	t.out = t.out[:0]
+	if due, ok := t.queue.Next(); marked || ok && !due.After(now) || unasked {
+		t.out = t.queue.Pump(now, &t.placer, t.out)
+	} // else the timer alone is to be set
 	if unasked && !marked {
 		t.suspect(now)
 	}
 	t.strand(now)
 	t.deliver()
-	next = beltEvery
+	next = t.belt
 	if due, ok := t.queue.Next(); ok {
 		next = min(next, max(0, time.Until(due)))
 	}
@@ -423,7 +428,7 @@ func (t *turns) enter(tn *turn) {
 		t.out = t.queue.Admit(now, &tn.entry, &t.placer, t.out[:0])
 	}
 	t.deliver()
-	if due, ok := t.queue.Next(); ok && due.Before(t.armed) || t.armed.Sub(now) > beltEvery {
+	if due, ok := t.queue.Next(); ok && due.Before(t.armed) || t.armed.Sub(now) > t.belt {
 		t.poke() // the goroutine has its timer to set
 	}
 }

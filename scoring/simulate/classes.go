@@ -10,7 +10,7 @@ import (
 type Refused struct {
 	// Request is its index in the plan, Return how often it had been refused before.
 	Request, Return int
-	// At is when, since the start.
+	// At is when it had come, since the start.
 	At time.Duration
 	// Reason is why, RetryAfter what its client was told.
 	Reason     qos.Reason

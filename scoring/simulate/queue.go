@@ -17,7 +17,9 @@ type queue struct {
 	sim   *sim
 	cost  func(prompt int, output int64) int64 // of a request; tests count otherwise
 	dirty []bool                               // by pool: room may have come there
-	out   []qos.Outcome
+	// marked says that some pool was, and is to be looked at without a pause.
+	marked bool
+	out    []qos.Outcome
 	// answers are the tenants' answers so far, by the magnitude of what their clients
 	// said of them.
 	answers []map[int]answers
@@ -39,9 +41,6 @@ const (
 	// waitBytes are what a request holds while it waits, and tokenBytes what each
 	// token of its prompt adds: text and id.
 	waitBytes, tokenBytes = 16 << 10, 8
-	// unknownReturn is what a client is told where the queue does not know how long it
-	// takes.
-	unknownReturn = 5 * time.Second
 )
 
 // expect is how long the answer to a request is expected to be: as its tenant's others
@@ -80,11 +79,15 @@ func newQueue(m *sim) (*queue, error) {
 // next is when the queue is to be looked at although nothing happens; never, if
 // that is not needed.
 func (q *queue) next() time.Duration {
+	marked := false
 	for i, is := range q.dirty {
 		if is {
-			q.dirty[i] = false
+			q.dirty[i], marked = false, true
 			q.Dirty(qos.PoolID(i))
 		}
+	}
+	if q.marked = q.marked || marked; q.marked {
+		return q.sim.now
 	}
 	at, ok := q.Next()
 	if !ok {
@@ -147,6 +150,7 @@ func (q *queue) fill(c *call) {
 
 // pump gives out what room there is.
 func (q *queue) pump() {
+	q.marked = false
 	q.out = q.Pump(q.sim.clock(), q, q.out[:0])
 	q.take()
 }
@@ -202,8 +206,8 @@ func (q *queue) contended(class qos.ClassID) float64 {
 func (q *queue) refuse(c *call, o *qos.Outcome) {
 	m := q.sim
 	c.offer.Release()
-	q.refused = append(q.refused, Refused{Request: c.index, Return: c.returns, At: c.sent, Reason: o.Reason, RetryAfter: o.RetryAfter})
-	after := told(o)
+	after := o.Told()
+	q.refused = append(q.refused, Refused{Request: c.index, Return: c.returns, At: c.sent, Reason: o.Reason, RetryAfter: after})
 	patience := 0
 	if len(m.plan.Tenants) > 0 {
 		t := &m.plan.Tenants[m.plan.Requests[c.index].Tenant]
@@ -231,15 +235,6 @@ func (q *queue) ended(c *call, s *Sample) {
 	q.answers[r.Tenant][said] = answers{a.ended + 1, a.tokens + s.Output}
 	s.Work = int64(s.Prompt-s.Cached) + placing.OutputCost*int64(s.Output)
 	q.Settle(q.sim.clock(), &c.entry, q.cost(s.Prompt-s.Cached, int64(s.Output))-c.charged)
-}
-
-// told is what a client is told to wait, in whole seconds as HTTP has it.
-func told(o *qos.Outcome) time.Duration {
-	after := o.RetryAfter
-	if after <= 0 && o.Reason != qos.ReasonPreempted {
-		after = unknownReturn
-	}
-	return max(time.Second, (after + time.Second - 1).Truncate(time.Second))
 }
 
 // ID implements [placing.Pools].

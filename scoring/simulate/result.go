@@ -41,6 +41,8 @@ type Result struct {
 	Tenants []ClassResult `json:"tenants,omitempty"`
 	// Samples holds every request in the order of the plan.
 	Samples []Sample `json:"-"`
+	// Refusals are those of the queue, in the order in which they were told.
+	Refusals []Refused `json:"-"`
 }
 
 // WorkerResult is what one worker did.
@@ -93,6 +95,7 @@ func (m *sim) result(s Strategy) *Result {
 	m.sumSamples(r)
 	if m.queue != nil {
 		m.sumClasses(r)
+		r.Refusals = m.queue.refused
 	}
 	return r
 }
