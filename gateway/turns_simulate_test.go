@@ -373,7 +373,7 @@ func (l *live) agrees(want *simulate.Result) {
 	first, at := -1, time.Duration(math.MaxInt64)
 	for i := range want.Samples {
 		w, is := &want.Samples[i], &l.samples[i]
-		w.Work = 0
+		w.Work, w.Forecast = 0, 0 // of the simulator alone
 		if since := min(w.Sent+w.Queued, is.Sent+is.Queued); *w != *is && since < at {
 			first, at = i, since
 		}
