@@ -198,6 +198,7 @@ func (q *Queue) leave(now time.Time, r ref) {
 	}
 	f.queued()
 	f.work, f.missed, f.at = 0, 0, now
+	f.rate.pause()
 	b.weights -= f.weight
 	if b.active--; b.active == 0 {
 		b.weights = 0

@@ -37,6 +37,8 @@ type flow struct {
 	// long: an entry waited in vain, or, since one had, an arrival was refused.
 	strained time.Time
 	line     int // its place in band.lines; -1: it is not there
+	// rate is at which work of it is placed while it has some waiting.
+	rate rate
 
 	// What has nothing waiting is in a line, in the order in which it came there.
 	idle         bool
@@ -108,6 +110,19 @@ func (e *Entry) misses(now time.Time) bool {
 // overloaded says whether more of the tenant comes than can be served, and for long.
 func (q *Queue) overloaded(now time.Time, f *flow) bool {
 	return !f.strained.IsZero() && now.Sub(f.strained) < q.classes[f.band.class].MaxWait
+}
+
+// paced is how many requests have to be placed until a tenant's own pace is known.
+const paced = 8
+
+// pace is how much work of the flow is placed a second while some of it waits, where enough
+// requests of so much were; 0: not known. It tells of others' arrivals that go first although
+// nothing of theirs waits when somebody asks.
+func (f *flow) pace(now time.Time, enough float64, work int64) float64 {
+	if f.rate.work < paced*float64(work) {
+		return 0
+	}
+	return f.rate.value(now, enough)
 }
 
 // queued says that the flow may have got something, or lost it, that forecasts count: what

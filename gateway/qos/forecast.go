@@ -60,7 +60,7 @@ func (q *Queue) waitAt(now time.Time, b *band, f *flow, e *Entry, booked bool) (
 			shares += q.classes[o.class].Share
 		}
 	}
-	ahead := q.ahead(now, b, f, e, booked)
+	own, ahead := q.ahead(now, b, f, e, booked)
 	seconds := math.Inf(1)
 	if share := q.classes[b.class].Share; share > 0 {
 		seconds = ahead / (share * rate)
@@ -69,6 +69,11 @@ func (q *Queue) waitAt(now time.Time, b *band, f *flow, e *Entry, booked bool) (
 	if left := max(rate*(1-shares)-demand, rate/100); left > 0 {
 		seconds = min(seconds, (urgent+ahead)/left)
 	}
+	if f != nil {
+		if pace := f.pace(now, q.enough, e.Work); pace > 0 {
+			seconds = max(seconds, own/pace)
+		}
+	}
 	return time.Duration(min(seconds, forever.Seconds()) * float64(time.Second)), true
 }
 
@@ -76,14 +81,14 @@ func (q *Queue) waitAt(now time.Time, b *band, f *flow, e *Entry, booked bool) (
 // more they are taken for the rest.
 const looked = 64
 
-// ahead is the work in a band that comes before an arrival: what its tenant has
-// waiting, and what each other one may have until they are level. What rests waits like the
+// ahead is the work in a band that comes before an arrival: what its own tenant has
+// waiting, and that with what each other one may have until they are level. What rests waits like the
 // rest of it. Others' entries have earlier deadlines, so theirs go first until they are ahead
 // by the slack; what they were told to send later goes first only where they are behind by
 // that. Where a tenant is overloaded, what was let in before it was and misses its deadline
 // does not count: it comes after the arrival.
-func (q *Queue) ahead(now time.Time, b *band, f *flow, e *Entry, booked bool) float64 {
-	own, level, slack := 0.0, b.floor, float64(q.cfg.Slack)
+func (q *Queue) ahead(now time.Time, b *band, f *flow, e *Entry, booked bool) (own, all float64) {
+	level, slack := b.floor, float64(q.cfg.Slack)
 	if f != nil {
 		if len(f.timely)+len(f.late) > 0 {
 			f.first(now) // moves those that have become late
@@ -113,7 +118,7 @@ func (q *Queue) ahead(now time.Time, b *band, f *flow, e *Entry, booked bool) fl
 	if n > 0 {
 		others *= float64(len(b.lines)) / float64(n)
 	}
-	return max(0, own+others)
+	return own, max(0, own+others)
 }
 
 // counted is the work of a flow that waits and will be served.
@@ -146,7 +151,7 @@ var (
 	ofMaxWait = limits{1, 0.9, 1.2, 1}
 	ofTarget  = limits{0.3, 0.25, 0.85, 0.2}
 	// ofStrangers is where nobody comes when told to: no room need be left for such.
-	ofStrangers = limits{fresh: 0.9, refusing: 0.8}
+	ofStrangers = limits{fresh: 0.5, refusing: 0.4}
 )
 
 // refusesByForecast says whether an arrival is to be refused because its first token

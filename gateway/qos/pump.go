@@ -93,6 +93,10 @@ func (q *Queue) grant(now time.Time, c choice, placed Placement) Outcome {
 		}
 		q.charge(now, l.flow, o.Work)
 		e.state.charged, e.state.pool = true, o.Pool
+		if l.band.pool.rate.since.IsZero() { // no worker took any, which says nothing of the tenant's pace
+			l.flow.rate.pause()
+		}
+		l.flow.rate.placed(now, o.Work, q.enough)
 		l.band.pool.rate.placed(now, o.Work, q.enough)
 	}
 	pool := l.band.pool

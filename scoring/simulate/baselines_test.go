@@ -170,7 +170,7 @@ func merge(a, b *Plan) *Plan {
 // TestLongRequestsBesideShortOnes: two tenants want as much work each, which is twice
 // what there is, and the requests of one are four times as long. By tokens each should
 // have half of it, although a long one needs more room at a time, and by count the long
-// ones have far more.
+// ones have two thirds. (They would have four fifths, were they not refused more often.)
 func TestLongRequestsBesideShortOnes(t *testing.T) {
 	const capacity = liveCapacity / 2000 // requests of 2,000 tokens of work a second
 	of := func(name string, prompt, answer int, rate float64) Mix {
@@ -188,10 +188,10 @@ func TestLongRequestsBesideShortOnes(t *testing.T) {
 	for seed := uint64(1); seed <= uint64(*overloadSeeds); seed++ {
 		tokens, count := share(seed, all[0]), share(seed, all[4])
 		t.Logf("seed %d: long requests have %.3f of the work by tokens, %.3f by count", seed, tokens, count)
-		if tokens < 0.45 || tokens > 0.57 {
+		if tokens < 0.45 || tokens > 0.55 {
 			t.Errorf("seed %d: long requests have %.3f of the work", seed, tokens)
 		}
-		if count < tokens+0.2 {
+		if count < tokens+0.1 {
 			t.Errorf("seed %d: long requests have %.3f of the work by count, %.3f by tokens", seed, count, tokens)
 		}
 	}
