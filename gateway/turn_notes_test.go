@@ -314,3 +314,49 @@ func TestWaitsForTheLongContext(t *testing.T) {
 		}
 	})
 }
+
+// countingRouter counts how often it is asked whether there is a worker.
+type countingRouter struct {
+	Router
+	asked int
+}
+
+func (r *countingRouter) Serves(req *scoring.Request) error {
+	r.asked++
+	return r.Router.Serves(req)
+}
+
+// TestNoWorkerIsLookedForOnce: where there is no worker at all it is not looked for one for
+// each of those that wait, however long they are: the queue's lock is held meanwhile.
+func TestNoWorkerIsLookedForOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, fleet := queueOfOne(t)
+		defer g.turns.stop()
+		id := fleet.Snapshot(time.Now())[0].Worker.ID
+		plug, err := fleet.Pick(time.Now(), &scoring.Request{Model: "m", Pools: []string{"a"}, Estimate: longPrompt})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer plug.Done(time.Now(), scoring.NotSent)
+		const waiting = 200
+		for i := range waiting {
+			ex := g.asks("standard", fmt.Sprint("tenant ", i), scoring.Request{Model: "m", Pools: []string{"a"}, Estimate: longPrompt, Length: 1024 + i})
+			defer ex.left()
+			if rej := ex.askForTurn(); rej != nil || !ex.turn.waits {
+				t.Fatalf("%+v, waits: %v", rej, ex.turn.waits)
+			}
+		}
+		counts := &countingRouter{Router: g.turns.router}
+		g.turns.mu.Lock()
+		g.turns.router = counts
+		g.turns.mu.Unlock()
+		fleet.SetReady(time.Now(), id, false, "restarts")
+		time.Sleep(3 * lonelyEvery)
+		synctest.Wait()
+		g.turns.mu.Lock()
+		defer g.turns.mu.Unlock()
+		if counts.asked == 0 || counts.asked > 2*4 {
+			t.Errorf("in 3 s it was asked %d times for %d that wait", counts.asked, waiting)
+		}
+	})
+}

@@ -60,14 +60,21 @@ func (t *turns) served(tn *turn) bool {
 	if pick.Only != 0 || len(pick.Exclude) > 0 {
 		return t.router.Serves(pick) == nil
 	}
-	key := servedBy{model: pick.Model, n: len(tn.entry.Pools), bits: bits.Len(uint(pick.Length))}
+	return t.servedUpTo(tn, bits.Len(uint(pick.Length))) ||
+		pick.Length > 0 && t.servedUpTo(tn, 0) && t.router.Serves(pick) == nil
+}
+
+// servedUpTo reports whether a worker is ready that may take the request if its length has
+// at most so many bits. It asks once a look for all that are alike. The caller holds mu.
+func (t *turns) servedUpTo(tn *turn, long int) bool {
+	key := servedBy{model: tn.ex.pick.Model, n: len(tn.entry.Pools), bits: long}
 	copy(key.pools[:], tn.entry.Pools)
 	is, known := t.lonely.seen[key]
 	if !known {
-		longest := *pick // who takes the longest of that many bits takes the others
-		longest.Length = 1<<key.bits - 1
+		longest := tn.ex.pick // who takes the longest of that many bits takes the others
+		longest.Length = 1<<long - 1
 		is = t.router.Serves(&longest) == nil
 		t.lonely.seen[key] = is
 	}
-	return is || pick.Length > 0 && t.router.Serves(pick) == nil
+	return is
 }
