@@ -179,8 +179,9 @@ func (q *Queue) refusesByForecast(now time.Time, e *Entry) (refused bool, f fore
 	if booked != nil && !told {
 		// Who comes early does not do what it was told, and is not expected to. That
 		// is known long before the time that it was told.
-		own := booked.key.flow
-		own.shows -= showing * own.shows
+		if own := booked.key.flow; !booked.waited {
+			own.shows -= showing * own.shows
+		}
 		f.band.refusedAt = now
 		return true, f, booked.due.Sub(now)
 	}
