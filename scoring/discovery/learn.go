@@ -50,7 +50,21 @@ type served struct {
 	// Parent is the base model's name at a LoRA adapter, null otherwise.
 	Parent *string `json:"parent"`
 	// Context is null at an adapter.
-	Context *int `json:"max_model_len"`
+	Context modelLength `json:"max_model_len"`
+}
+
+// modelLength is a number of tokens; 0: not told. What is no such number counts as not
+// told: it is no reason to do without the list.
+type modelLength int
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (l *modelLength) UnmarshalJSON(text []byte) error {
+	*l = 0
+	var n float64
+	if json.Unmarshal(text, &n) == nil && n >= 1 && n <= 1<<40 {
+		*l = modelLength(n)
+	}
+	return nil
 }
 
 // listModels asks what the worker serves.
@@ -127,8 +141,8 @@ func (m *member) contextOf(list []served) int {
 	longest := 0
 	wants := m.w.wants()
 	for _, e := range list {
-		if e.Context != nil && slices.Contains(wants, e.ID) {
-			longest = max(longest, *e.Context)
+		if slices.Contains(wants, e.ID) {
+			longest = max(longest, int(e.Context))
 		}
 	}
 	return longest

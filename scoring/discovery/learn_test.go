@@ -5,6 +5,18 @@ import (
 	"testing"
 )
 
+// A length that can't be read is not told; the list is good all the same.
+func TestLengthsOfModels(t *testing.T) {
+	for text, want := range map[string]modelLength{
+		"4096": 4096, "4096.0": 4096, "null": 0, `"4096"`: 0, "-1": 0, "0": 0, "1e300": 0, "{}": 0, "[1]": 0, "true": 0,
+	} {
+		list, err := parseModels([]byte(`{"data":[{"id":"m","max_model_len":` + text + `},{"id":"n"}]}`))
+		if err != nil || len(list) != 2 || list[0].Context != want || list[1].Context != 0 {
+			t.Errorf("max_model_len %s: %+v, %v; want %d", text, list, err, want)
+		}
+	}
+}
+
 // FuzzParseModels reads answers of /v1/models: what is accepted lists what
 // encoding it again lists.
 func FuzzParseModels(f *testing.F) {
