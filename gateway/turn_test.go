@@ -206,7 +206,7 @@ func TestRefusalsOfTheQueue(t *testing.T) {
 		{qos.ReasonPreempted, 0, 429, 429, "rate_limit_error", "1", ""},
 		{qos.ReasonFull, 0, 503, 529, "overloaded_error", "5", ""},
 		{qos.ReasonTenantFull, 7 * time.Second, 503, 529, "overloaded_error", "7", ""},
-		{qos.ReasonWaited, 5 * time.Minute, 503, 529, "overloaded_error", "60", ""},
+		{qos.ReasonWaited, 5 * time.Minute, 503, 529, "overloaded_error", "300", "false"},
 	} {
 		for _, d := range []dialect{dialectOpenAI, dialectAnthropic} {
 			ex := &exchange{turn: turn{counts: true}}
