@@ -19,13 +19,23 @@ type forecast struct {
 const forever = 24 * time.Hour
 
 // foresee forecasts an arrival, or, with booked false, one that needs not wait for
-// those of its tenant that were told to come again.
+// those of its tenant that were told to come again. One that can meet its deadline comes
+// before what waits and misses its own; one that can't comes after that, too.
 func (q *Queue) foresee(now time.Time, e *Entry, booked bool) forecast {
+	f := q.foreseeAmong(now, e, booked, false)
+	if f.flow != nil && f.flow.missed > 0 && e.Arrived.Add(f.total).After(e.Deadline) {
+		return q.foreseeAmong(now, e, booked, true)
+	}
+	return f
+}
+
+// foreseeAmong is foresee where, with late, it comes after what misses its deadline.
+func (q *Queue) foreseeAmong(now time.Time, e *Entry, booked, late bool) forecast {
 	least := forecast{}
 	for _, id := range e.Pools {
 		b := q.pools[id].bands[e.Class]
 		f := b.flows[e.Tenant]
-		wait, ok := q.waitAt(now, b, f, e, booked)
+		wait, ok := q.waitAt(now, b, f, e, booked, late)
 		if !ok {
 			return forecast{}
 		}
@@ -43,7 +53,7 @@ func (q *Queue) foresee(now time.Time, e *Entry, booked bool) forecast {
 // waitAt is how long an arrival would wait in a band: for what comes before it, at
 // the rate at which the pool takes work and that is left for the class. ok is false
 // if it would not wait for anybody, or the rate is not known.
-func (q *Queue) waitAt(now time.Time, b *band, f *flow, e *Entry, booked bool) (wait time.Duration, ok bool) {
+func (q *Queue) waitAt(now time.Time, b *band, f *flow, e *Entry, booked, late bool) (wait time.Duration, ok bool) {
 	p := b.pool
 	rate := p.rate.value(now, q.enough)
 	if p.waiting == 0 || rate == 0 {
@@ -60,7 +70,7 @@ func (q *Queue) waitAt(now time.Time, b *band, f *flow, e *Entry, booked bool) (
 			shares += q.classes[o.class].Share
 		}
 	}
-	own, ahead := q.ahead(now, b, f, e, booked)
+	own, ahead := q.ahead(now, b, f, e, booked, late)
 	seconds := math.Inf(1)
 	if share := q.classes[b.class].Share; share > 0 {
 		seconds = ahead / (share * rate)
@@ -85,15 +95,15 @@ const looked = 64
 // waiting, and that with what each other one may have until they are level. What rests waits like the
 // rest of it. Others' entries have earlier deadlines, so theirs go first until they are ahead
 // by the slack; what they were told to send later goes first only where they are behind by
-// that. Where a tenant is overloaded, what was let in before it was and misses its deadline
-// does not count: it comes after the arrival.
-func (q *Queue) ahead(now time.Time, b *band, f *flow, e *Entry, booked bool) (own, all float64) {
+// that. What misses its deadline counts with late only, and not at all where its tenant is
+// overloaded and it was let in before: it comes after the arrival.
+func (q *Queue) ahead(now time.Time, b *band, f *flow, e *Entry, booked, late bool) (own, all float64) {
 	level, slack := b.floor, float64(q.cfg.Slack)
 	if f != nil {
 		if len(f.timely)+len(f.late) > 0 {
 			f.first(now) // moves those that have become late
 		}
-		own = q.counted(now, f)
+		own = q.counted(now, f, late)
 		if booked {
 			own += f.booked * f.shows
 		}
@@ -107,7 +117,7 @@ func (q *Queue) ahead(now time.Time, b *band, f *flow, e *Entry, booked bool) (o
 			continue
 		}
 		lead := (level - b.floor - g.ahead(now, q.cfg.Memory)) * g.weight
-		work, coming := q.counted(now, g), g.booked*g.shows
+		work, coming := q.counted(now, g, late), g.booked*g.shows
 		if booked {
 			others += max(0, min(work+coming, lead+slack))
 			continue
@@ -121,12 +131,12 @@ func (q *Queue) ahead(now time.Time, b *band, f *flow, e *Entry, booked bool) (o
 	return own, max(0, own+others)
 }
 
-// counted is the work of a flow that waits and will be served.
-func (q *Queue) counted(now time.Time, f *flow) float64 {
-	if q.overloaded(now, f) {
-		return f.work - f.missed
+// counted is the work of a flow that waits and comes before an arrival.
+func (q *Queue) counted(now time.Time, f *flow, late bool) float64 {
+	if late && !q.overloaded(now, f) {
+		return f.work
 	}
-	return f.work
+	return f.work - f.missed
 }
 
 const (
