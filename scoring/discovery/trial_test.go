@@ -118,3 +118,67 @@ func TestRelief(t *testing.T) {
 		pass(1500 * time.Millisecond)
 	})
 }
+
+// The last worker of a pool that fails request after request stays, but requests that can
+// wait do, or all that do would run through it at the speed at which it fails.
+func TestLastWorkerIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		c := start(t, f, []Worker{worker("w1")}, newEngine())
+		id := c.Snapshot()[0].ID
+		req := &scoring.Request{Model: "tiny", Pools: []string{"p"}, Estimate: 100}
+		take := func() *scoring.Reservation {
+			p, err := f.Prepare(time.Now(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Release()
+			r, _, err := f.Offer(time.Now(), p, scoring.Terms{Bound: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		fail := func() {
+			t.Helper()
+			r := take()
+			if r == nil {
+				t.Fatal("the worker is closed")
+			}
+			r.Done(time.Now(), scoring.WorkerFailed)
+			c.ReportFailure(id, scoring.FaultTransport, "", errors.New("reset"))
+		}
+		for range 3 {
+			fail()
+		}
+		for _, pause := range []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, 5 * time.Second} {
+			if take() != nil {
+				t.Fatalf("it takes requests at once, although it should be left alone for %v", pause)
+			}
+			time.Sleep(pause - time.Millisecond)
+			if take() != nil {
+				t.Fatalf("it was left alone for less than %v", pause)
+			}
+			if !c.Snapshot()[0].Ready {
+				t.Fatal("the last worker is not ready")
+			}
+			time.Sleep(time.Millisecond)
+			fail()
+		}
+		r, err := f.Pick(time.Now(), req)
+		if err != nil {
+			t.Fatalf("who can't wait is refused: %v", err)
+		}
+		r.FirstToken(time.Now())
+		r.Done(time.Now(), scoring.Completed)
+		c.ReportSuccess(id)
+		for range 3 {
+			fail()
+		}
+		if take() != nil {
+			t.Error("it takes requests after three more failures")
+		}
+		time.Sleep(250 * time.Millisecond)
+		fail()
+	})
+}
