@@ -47,9 +47,10 @@ func invalid(code, param, message string) *rejection {
 }
 
 // tooLong refuses a request that needs so many tokens of context and can have so many.
+// Client libraries know the error by the first words, which are OpenAI's and the engine's.
 func tooLong(needs, longest int) *rejection {
 	return invalid("context_length_exceeded", "", fmt.Sprintf(
-		"the prompt and its answer need at least %d tokens, and the model's workers have a context of at most %d: shorten the prompt", needs, longest))
+		"this model's maximum context length is %d tokens, and the prompt and its answer need at least %d: shorten the prompt", longest, needs))
 }
 
 // unauthorized is the one answer to callers who are not known. The cause goes to

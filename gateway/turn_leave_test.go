@@ -137,6 +137,9 @@ func TestQueueGoesByNoWallClock(t *testing.T) {
 		for name, at := range map[string]time.Time{
 			"Arrived": e.Arrived, "Deadline": e.Deadline, "Until": e.Until, "since": tn.since, "Next": due,
 		} {
+			if name == "Next" && at.Before(time.Unix(0, 0)) {
+				continue // the pool has not been looked at yet: it is due at once
+			}
 			if !ok || !strings.Contains(at.String(), " m=") {
 				t.Errorf("%s is of the wall clock alone: %v", name, at)
 			}

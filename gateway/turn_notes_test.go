@@ -252,7 +252,7 @@ func TestLongerThanAnyContext(t *testing.T) {
 				s := r.meter.last()
 				if c.status != 200 {
 					wantError(t, resp, text, 400, "context_length_exceeded")
-					if s.Queued || s.QueueTurn != "" || s.QueueRefused != "" || s.Row.Attempts != 0 || s.Row.ErrorCode != "context_length_exceeded" || !strings.Contains(text, "at most 200") {
+					if s.Queued || s.QueueTurn != "" || s.QueueRefused != "" || s.Row.Attempts != 0 || s.Row.ErrorCode != "context_length_exceeded" || !strings.Contains(text, "length is 200") {
 						t.Errorf("the summary says %+v, the client is told %s", s, text)
 					}
 					return
