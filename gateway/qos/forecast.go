@@ -92,8 +92,8 @@ func (q *Queue) waitAt(now time.Time, b *band, f *flow, e *Entry, booked, late b
 const looked = 64
 
 // ahead is the work in a band that comes before an arrival: what its own tenant has
-// waiting, and that with what each other one may have until they are level. What rests waits like the
-// rest of it. Others' entries have earlier deadlines, so theirs go first until they are ahead
+// waiting, and that with what each other one may have until they are level. What rests
+// waits like the rest of it. Others' entries have earlier deadlines, so theirs go first until they are ahead
 // by the slack; what they were told to send later goes first only where they are behind by
 // that. What misses its deadline counts with late only, and not at all where its tenant is
 // overloaded and it was let in before: it comes after the arrival.
@@ -140,8 +140,8 @@ func (q *Queue) counted(now time.Time, f *flow, late bool) float64 {
 }
 
 const (
-	// leastRetry is the least that a client is told to wait, longestDrain the most
-	// where no booking says when.
+	// leastRetry is the least that a client is told to wait, longestDrain the most where it
+	// is refused for what its tenant has waiting, whatever the forecast.
 	leastRetry   = time.Second
 	longestDrain = time.Minute
 	// jitter is the most by which those are spread that are told the same.
