@@ -409,7 +409,7 @@ func TestContextOverTheWholeStack(t *testing.T) {
 				t.Fatalf("a short prompt: %d %s", resp.StatusCode, text)
 			}
 			resp, text := ask(2 * context)
-			if resp.StatusCode != 400 || !strings.Contains(text, `"code":"context_length_exceeded"`) || !strings.Contains(text, fmt.Sprintf("at most %d", context)) {
+			if resp.StatusCode != 400 || !strings.Contains(text, `"code":"context_length_exceeded"`) || !strings.Contains(text, fmt.Sprintf("length is %d", context)) {
 				t.Fatalf("a long prompt: %d %s", resp.StatusCode, text)
 			}
 			soon(t, "the rows", stackPatience, func() bool { return len(rows(t, a)) == 2 })
